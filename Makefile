@@ -1,0 +1,182 @@
+# ATSI: one Makefile. `make help` lists the targets.
+#
+# Variables: B=build folder   CUDA=0 leaves the GPU part out   CUDA_ARCH=sm_89 (default: this machine's card)
+#            STATIC=1 links the libraries statically where Debian ships an archive   SAN=address,undefined
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+B       ?= build
+CC      ?= cc
+ifeq ($(origin CC),default)
+CC      := cc
+endif
+PREFIX  ?= /usr/local
+DESTDIR ?=
+OPT     ?= -O2 -g
+SAN     ?=
+WERROR  ?= -Werror
+
+CPPFLAGS += -I. -D_GNU_SOURCE
+CFLAGS   += -std=c11 $(OPT) -Wall -Wextra $(WERROR) -fno-math-errno -ffp-contract=off -pthread $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+LDFLAGS  += -pthread $(if $(SAN),-fsanitize=$(SAN))
+DEPFLAGS  = -MMD -MP
+
+# ---- CUDA: built by default where nvcc stands -----------------------------------------------------------------
+NVCC    ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA    ?= $(if $(NVCC),1,0)
+comma   := ,
+ifeq ($(CUDA),1)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+HAVE_CARD := $(shell nvidia-smi -L >/dev/null 2>&1 && echo 1)
+ifdef CUDA_ARCH
+GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(patsubst sm_%,%,$(a)),code=$(a))
+else
+GENCODE := $(if $(HAVE_CARD),-arch=native,-gencode arch=compute_75$(comma)code=sm_75 -gencode arch=compute_90$(comma)code=[sm_90$(comma)compute_90])
+endif
+NVFLAGS  += -std=c++17 -O3 -lineinfo -I. $(GENCODE) -Xcompiler -Wall,-Wextra --Werror all-warnings
+CPPFLAGS += -DATSI_CUDA=1
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
+endif
+
+# ---- libraries ------------------------------------------------------------------------------------------------
+ifeq ($(STATIC),1)
+lib = -l:lib$(1).a
+else
+lib = -l$(1)
+endif
+LIBS_FORMATS = -lcjson $(call lib,zstd) $(call lib,xxhash) -lm
+LIBS_RUNTIME = $(call lib,pcre2-8) $(call lib,utf8proc) $(LIBS_FORMATS)
+LIBS_PLANNER = $(call lib,glpk) $(if $(filter 1,$(STATIC)),-l:libgmp.a -l:libamd.a -l:libcolamd.a -l:libsuitesparseconfig.a -lz -ldl -l:libltdl.a) $(LIBS_FORMATS)
+
+# ---- sources: every folder is globbed, a new file needs no line here ------------------------------------------
+ARCH  := $(shell uname -m)
+X86    = $(filter x86_64,$(ARCH))
+glob   = $(wildcard $(addsuffix /*.c,$(1)))
+simd   = %_avx2.c %_avx512.c %_avxvnni.c
+portable = $(if $(X86),$(1),$(filter-out $(simd),$(1)))
+
+SRC_FORMATS  := $(call glob,formats formats/*)
+SRC_KERNELS  := $(call portable,$(call glob,kernels kernels/cpu kernels/sim))
+SRC_CUDA     := $(if $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu))
+SRC_SCHEDULE := $(call glob,runtime/schedule)
+SRC_RUNTIME  := $(filter-out runtime/main.c,$(call glob,runtime $(filter-out runtime/schedule,$(patsubst %/,%,$(wildcard runtime/*/)))))
+SRC_PLANNER  := $(filter-out planner/main.c,$(call glob,planner planner/*))
+
+obj = $(patsubst %,$(B)/obj/%.o,$(1))
+LIB_FORMATS  := $(B)/libatsi-formats.a
+LIB_KERNELS  := $(B)/libatsi-kernels.a
+LIB_SCHEDULE := $(B)/libatsi-schedule.a
+LIB_RUNTIME  := $(B)/libatsi-runtime.a
+LIB_PLANNER  := $(B)/libatsi-planner.a
+
+.PHONY: all help demo setup check oracle soak bench lint asan tsan fuzz install uninstall clean tools tests
+all: $(B)/atsi-plan $(B)/atsi-run tools
+
+help:
+	@echo "make            build $(B)/atsi-plan, $(B)/atsi-run and the tools"
+	@echo "make demo       install what is missing, build, generate text from plans/demo.atsp"
+	@echo "make check      build and run the test suite (Debian packages only)"
+	@echo "make oracle     tests against PyPI oracles (llama.cpp, gguf, transformers)"
+	@echo "make soak       long random runs; make bench  kernel lab and end-to-end figures"
+	@echo "make lint       clang-format, clang-tidy, include rules"
+	@echo "make asan|tsan  the test suite under sanitizers; make fuzz [FUZZ_SECONDS=60]"
+	@echo "make install PREFIX=$(PREFIX) DESTDIR="
+
+# ISA flags go by file suffix, so nothing wide leaks into the portable build.
+$(B)/obj/%_avx2.c.o:    ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2
+$(B)/obj/%_avxvnni.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavxvnni
+$(B)/obj/%_avx512.c.o:  ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+$(B)/obj/kernels/cpu/%: OPT := -O3 -g
+
+$(B)/obj/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) $(DEPFLAGS) -c $< -o $@
+
+$(B)/obj/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+define archive
+	@rm -f $@
+	@ar rcs $@ $^
+endef
+$(LIB_FORMATS):  $(call obj,$(SRC_FORMATS));  $(archive)
+$(LIB_KERNELS):  $(call obj,$(SRC_KERNELS) $(SRC_CUDA)); $(archive)
+$(LIB_SCHEDULE): $(call obj,$(SRC_SCHEDULE)); $(archive)
+$(LIB_RUNTIME):  $(call obj,$(SRC_RUNTIME));  $(archive)
+$(LIB_PLANNER):  $(call obj,$(SRC_PLANNER));  $(archive)
+
+# Link order follows the direction of data: formats <- kernels <- schedule <- {runtime, planner}.
+LOW := $(LIB_SCHEDULE) $(LIB_KERNELS) $(LIB_FORMATS)
+$(B)/atsi-run: $(call obj,runtime/main.c) $(LIB_RUNTIME) $(LOW)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_RUNTIME) $(CUDA_LIBS)
+$(B)/atsi-plan: $(call obj,planner/main.c) $(LIB_PLANNER) $(LOW)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_PLANNER) $(CUDA_LIBS)
+
+# ---- tools and tests: one program a file ----------------------------------------------------------------------
+SRC_TOOLS := $(wildcard tools/*.c)
+SRC_UNIT  := $(wildcard tests/unit/test_*.c)
+SRC_BENCH := $(wildcard tests/bench/bench_*.c)
+SRC_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
+TOOLS := $(patsubst tools/%.c,$(B)/tools/%,$(SRC_TOOLS))
+UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(SRC_UNIT))
+BENCH := $(patsubst tests/bench/%.c,$(B)/bench/%,$(SRC_BENCH))
+tools: $(TOOLS)
+tests: $(UNIT)
+
+$(B)/tools/%: $(B)/obj/tools/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+$(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+$(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+.SECONDARY:
+
+setup:
+	@tools/setup.sh
+demo: setup
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh $(B)
+check: setup
+	@$(MAKE) --no-print-directory all tests
+	@B=$(B) tests/run.sh
+# The suite without the set-up step: what the sanitizer builds run.
+check-only: all tests
+	@B=$(B) tests/run.sh
+oracle: all tests
+	@B=$(B) tests/oracle/run.sh
+soak: all tests
+	@B=$(B) tests/soak.sh
+bench: all $(BENCH)
+	@B=$(B) tests/bench/run.sh
+lint:
+	@tools/lint.sh
+asan:
+	@ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) B=build/asan SAN=address,undefined OPT='-O1 -g' CUDA=0 check-only
+tsan:
+	@$(MAKE) B=build/tsan SAN=thread OPT='-O1 -g' CUDA=0 check-only
+FUZZ_SECONDS ?= 60
+fuzz:
+	@$(MAKE) B=build/fuzz CC=clang SAN=fuzzer-no-link,address,undefined OPT='-O1 -g' CUDA=0 fuzz-build
+	@B=build/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
+fuzz-build: $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(SRC_FUZZ))
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@mkdir -p $(@D)
+	clang -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/atsi/plans $(DESTDIR)$(PREFIX)/share/doc/atsi
+	install -m 755 $(B)/atsi-plan $(B)/atsi-run $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(wildcard plans/*.atsp plans/*.json) $(DESTDIR)$(PREFIX)/share/atsi/plans
+	install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/atsi
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/atsi-plan $(DESTDIR)$(PREFIX)/bin/atsi-run
+	rm -rf $(DESTDIR)$(PREFIX)/share/atsi $(DESTDIR)$(PREFIX)/share/doc/atsi
+clean:
+	rm -rf $(B)
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
