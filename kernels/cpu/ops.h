@@ -1,0 +1,21 @@
+// ops.h: every operation of the program on the CPU.
+#ifndef ATSI_KERNELS_CPU_OPS_H
+#define ATSI_KERNELS_CPU_OPS_H
+
+#include "kernels/cpu/pool.h"
+#include "kernels/op_call.h"
+
+struct atsi_cpu; // kernels of one ISA with their scratch memory
+
+// isa NULL or "auto": the best that this CPU has; "reference", "avx2", "avxvnni", "avx512": that one, ATSI_BAD_INPUT when the CPU lacks it or
+// the name is unknown. Scratch is allocated here for rounds of at most n_tokens_max tokens of the program, for n_threads
+// threads; the run functions allocate nothing. Not thread-safe: one run at a time.
+enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max,
+                                 uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out, struct atsi_error *err);
+void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine
+const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
+
+// Runs calls[0..n_calls) one after the other on the pool, with a barrier where one needs another's output.
+void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct atsi_op_call *calls, int n_calls);
+
+#endif

@@ -1,0 +1,90 @@
+// device.h: the narrow interface between the runtime and what computes: memory, streams, events, copies, operations.
+//
+// Two kinds of device stand behind it: `cuda` (kernels/cuda) and `sim` (kernels/sim: ordinary memory that the CPU side must
+// not touch by pointer, a thread a stream, reference kernels, copies that take modelled time, an enforced memory limit).
+// The host's own kernels are no device: the executor runs them on the thread pool (kernels/cpu/ops.h).
+//
+// Addresses: a `dev` pointer belongs to the device and must not be dereferenced by the host. Mapped memory is host memory
+// that the device can read and write in place.
+// Threads: a device and its streams are driven by one thread at a time. Errors are sticky unless said otherwise: after a
+// failed call every later call on the device fails with the first message.
+#ifndef ATSI_KERNELS_DEVICE_H
+#define ATSI_KERNELS_DEVICE_H
+
+#include "formats/base/error.h"
+#include "kernels/op_call.h"
+
+struct atsi_device;
+struct atsi_stream;
+struct atsi_event;
+
+struct atsi_device_info {
+    char name[128];
+    uint64_t total_bytes, free_bytes; // now, as the driver counts them
+    uint64_t used_by_process_bytes;   // context, allocations, modules; 0 when the driver does not tell
+    int n_copy_engines;
+    bool can_register_host;           // a mapped plan file can become pinned memory in place
+};
+
+struct atsi_device_ops {
+    void (*close)(struct atsi_device *d); // frees everything that is left; d is gone
+    enum atsi_status (*info)(struct atsi_device *d, struct atsi_device_info *out, struct atsi_error *err);
+
+    // Device memory, 256-byte aligned. ATSI_FAILED when the card (or the limit) has no room: not sticky.
+    enum atsi_status (*alloc)(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err);
+    void (*free)(struct atsi_device *d, void *dev);
+
+    // Pinned host memory that is mapped into the device. *dev is its device address.
+    enum atsi_status (*host_alloc)(struct atsi_device *d, uint64_t bytes, void **host, void **dev, struct atsi_error *err);
+    void (*host_free)(struct atsi_device *d, void *host);
+    // Registers read-only host memory (a shared file mapping, page aligned). Failure is normal and not sticky.
+    enum atsi_status (*host_register)(struct atsi_device *d, const void *host, uint64_t bytes, const void **dev,
+                                      struct atsi_error *err);
+    void (*host_unregister)(struct atsi_device *d, const void *host);
+
+    enum atsi_status (*stream_create)(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err);
+    void (*stream_destroy)(struct atsi_stream *s);
+    enum atsi_status (*stream_sync)(struct atsi_stream *s, struct atsi_error *err);
+
+    // Events mark a point of a stream. `timed` events can be subtracted.
+    enum atsi_status (*event_create)(struct atsi_device *d, bool timed, struct atsi_event **out, struct atsi_error *err);
+    void (*event_destroy)(struct atsi_event *e);
+    enum atsi_status (*event_record)(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err);
+    enum atsi_status (*stream_wait)(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err);
+    // The host waits: spins briefly, then yields and sleeps. An event that was never recorded counts as passed.
+    enum atsi_status (*event_sync)(struct atsi_event *e, struct atsi_error *err);
+    enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us, struct atsi_error *err);
+
+    // Weights: through the copy engine. `host` is pinned or registered memory for an asynchronous copy.
+    enum atsi_status (*copy_to_device)(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
+                                       struct atsi_error *err);
+    enum atsi_status (*copy_to_host)(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes,
+                                     struct atsi_error *err);
+    // Activations: a kernel moves n_rows rows of `width` 4-byte elements between device memory and mapped host memory (given
+    // by its device address), so that they never queue behind weights. Strides in elements.
+    enum atsi_status (*copy_rows)(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                                  uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err);
+
+    // Runs one operation in stream order. `round` is the host copy of call->round.round and sizes the launch.
+    enum atsi_status (*launch)(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                               struct atsi_error *err);
+    // Device scratch that `launch` needs beside the buffers, for the largest round; reserved once by `prepare`, which also
+    // loads every module and makes every handle, so that nothing grows afterwards.
+    uint64_t (*scratch_bytes)(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx);
+    enum atsi_status (*prepare)(struct atsi_device *d, const struct atsi_program *p, uint32_t n_tokens_max,
+                                uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
+
+    // Capture of a piece of a stream, replayed as one launch (CUDA graphs). Between begin and end the stream records instead
+    // of running. A device without capture leaves these NULL and the executor launches one by one.
+    enum atsi_status (*capture_begin)(struct atsi_stream *s, struct atsi_error *err);
+    enum atsi_status (*capture_end)(struct atsi_stream *s, void **graph, struct atsi_error *err);
+    enum atsi_status (*graph_launch)(struct atsi_stream *s, void *graph, struct atsi_error *err);
+    void (*graph_destroy)(struct atsi_device *d, void *graph);
+};
+
+// Every device, stream and event starts with these, so that callers write d->ops->x(d, ...).
+struct atsi_device { const struct atsi_device_ops *ops; };
+struct atsi_stream { const struct atsi_device_ops *ops; struct atsi_device *device; };
+struct atsi_event { const struct atsi_device_ops *ops; struct atsi_device *device; };
+
+#endif
