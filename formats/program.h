@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/backend.h"
 #include "formats/base/error.h"
 #include "formats/dtype.h"
 
@@ -148,7 +149,6 @@ struct atsi_op {
 // What is placed: consecutive ops that run on one backend (design: one weight with what follows it, or one attention with
 // its cache). Units cover the ops without gaps, in order.
 enum atsi_unit_kind { ATSI_UNIT_MATRIX = 0, ATSI_UNIT_EXPERTS = 1, ATSI_UNIT_STATE = 2, ATSI_UNIT_EMBED = 3, ATSI_UNIT_HEAD = 4 };
-enum atsi_backend { ATSI_CPU = 0, ATSI_GPU = 1 };
 
 struct atsi_unit {
     char name[ATSI_NAME_CAP]; // "blk.3.attn_q"
