@@ -37,6 +37,7 @@ struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
 };
 
 struct atsi_plan {
+    bool vocab_only;                       // a tokenizer and nothing else: limits and program are zero
     struct atsi_plan_model model;
     struct atsi_plan_limits limits;
     struct atsi_program program;

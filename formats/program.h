@@ -25,7 +25,7 @@ enum {
     ATSI_OP_MAX_IN = 5,     // views that an op reads
     ATSI_OP_MAX_OUT = 2,    // views that an op writes
     ATSI_OP_MAX_TENSORS = 3,
-    ATSI_MAX_OPS = 32768, ATSI_MAX_BUFFERS = 1024, ATSI_MAX_TENSORS = 16384, ATSI_MAX_STATES = 1024, ATSI_MAX_UNITS = 4096,
+    ATSI_MAX_OPS = 16384, ATSI_MAX_BUFFERS = 1024, ATSI_MAX_TENSORS = 16384, ATSI_MAX_STATES = 1024, ATSI_MAX_UNITS = 4096, ATSI_MAX_UNIT_OPS = 256,
     ATSI_MAX_WIDTH = 1 << 22, // elements of a buffer row
     ATSI_NONE = -1
 };
