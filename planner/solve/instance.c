@@ -1,0 +1,123 @@
+#include "planner/solve/instance.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+
+static enum atsi_status read_size(const cJSON *object, const char *field, int64_t min, uint64_t *out,
+                                  struct atsi_error *err) {
+    int64_t value = 0;
+    ATSI_TRY(atsi_json_get_i64(object, field, min, ATSI_JSON_INTEGER_END - 1, &value, err));
+    *out = (uint64_t)value;
+    return ATSI_OK;
+}
+
+static enum atsi_status read_unit(const cJSON *object, struct atsi_solve_unit *unit, struct atsi_error *err) {
+    const char *name;
+    ATSI_TRY(atsi_json_get_string(object, "name", &name, err));
+    ATSI_TRY(read_size(object, "size_bytes", 0, &unit->size_bytes, err));
+    ATSI_TRY(atsi_json_get_double(object, "t_cpu_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->t_cpu_us, err));
+    ATSI_TRY(atsi_json_get_double(object, "t_gpu_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->t_gpu_us, err));
+    ATSI_TRY(atsi_json_get_double(object, "switch_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->switch_us, err));
+    return atsi_json_get_bool(object, "expert", &unit->is_expert, err);
+}
+
+static enum atsi_status read_units(const cJSON *tree, struct atsi_solve_file *file, struct atsi_error *err) {
+    const cJSON *array = NULL, *item;
+    ATSI_TRY(atsi_json_get_array(tree, "units", &array, err));
+    int n = cJSON_GetArraySize(array);
+    if (n < 1 || n > ATSI_INSTANCE_UNITS_MAX)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%d units; there must be 1 to %d", n, ATSI_INSTANCE_UNITS_MAX);
+    file->units = calloc((size_t)n, sizeof *file->units);
+    if (!file->units) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    file->instance.units = file->units;
+    cJSON_ArrayForEach(item, array) {
+        size_t i = file->instance.n_units++;
+        if (read_unit(item, &file->units[i], err) != ATSI_OK) return atsi_fail_prefix(err, "units[%zu]", i);
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status read_tree(const cJSON *tree, struct atsi_solve_file *file, struct atsi_error *err) {
+    static const char *const policies[] = {"none", "partition"};
+    struct atsi_solve_instance *inst = &file->instance;
+    size_t policy = 0;
+    ATSI_TRY(read_size(tree, "budget_bytes", 0, &inst->budget_bytes, err));
+    ATSI_TRY(read_size(tree, "granularity_bytes", 1, &inst->granularity_bytes, err));
+    ATSI_TRY(atsi_json_get_word(tree, "moe", policies, 2, &policy, err));
+    file->partition = policy == 1;
+    if (atsi_solve_budget_granules(inst) > ATSI_SOLVE_GRANULES_MAX)
+        return atsi_fail(err, ATSI_BAD_INPUT, "the budget is more than %llu granules; raise granularity_bytes",
+                         (unsigned long long)ATSI_SOLVE_GRANULES_MAX);
+    return read_units(tree, file, err);
+}
+
+enum atsi_status atsi_solve_file_read(const char *path, struct atsi_solve_file *file, struct atsi_error *err) {
+    *file = (struct atsi_solve_file){0};
+    cJSON *tree = NULL;
+    ATSI_TRY(atsi_json_parse_file(path, ATSI_INSTANCE_FILE_MAX, &tree, err));
+    enum atsi_status status = read_tree(tree, file, err);
+    if (status != ATSI_OK) atsi_fail_prefix(err, "%s", path);
+    cJSON_Delete(tree);
+    return status;
+}
+
+void atsi_solve_file_free(struct atsi_solve_file *file) {
+    free(file->units);
+    *file = (struct atsi_solve_file){0};
+}
+
+static void print_placement(const uint8_t *placement, size_t n, FILE *out) {
+    fprintf(out, "{\"placement\":[");
+    for (size_t i = 0; i < n; i++) fprintf(out, "%s\"%s\"", i ? "," : "", placement[i] == ATSI_GPU ? "gpu" : "cpu");
+    fprintf(out, "]");
+}
+
+static void print_certificate(const struct atsi_solve_result *result, FILE *out) {
+    static const char *const words[] = {"optimal", "bounded", "skipped"};
+    const struct atsi_milp_result *milp = &result->milp;
+    fprintf(out, ",\"milp\":{\"status\":\"%s\",\"objective_us\":", words[milp->status]);
+    if (milp->status == ATSI_MILP_SKIPPED || !milp->has_placement)
+        fprintf(out, "null");
+    else
+        fprintf(out, "%.17g", milp->objective_us);
+    if (milp->status == ATSI_MILP_SKIPPED)
+        fprintf(out, ",\"bound_us\":null},\"gap\":null");
+    else
+        fprintf(out, ",\"bound_us\":%.17g},\"gap\":%.17g", milp->bound_us, result->gap);
+}
+
+static void print_result(const struct atsi_solve_instance *inst, const uint8_t *placement,
+                         const struct atsi_solve_result *result, FILE *out) {
+    const struct atsi_solve_value *value = &result->value;
+    print_placement(placement, inst->n_units, out);
+    fprintf(out, ",\"objective_us\":%.17g,\"used_bytes\":%llu,\"baseline_us\":%.17g,\"predicted_us\":%.17g",
+            value->objective_us, (unsigned long long)value->used_bytes, value->baseline_us, value->predicted_us);
+    print_certificate(result, out);
+    fprintf(out, ",\"seconds\":{\"dp\":%.6f,\"milp\":%.6f}}\n", result->dp_seconds, result->milp.seconds);
+}
+
+static enum atsi_status solve_and_print(struct atsi_solve_file *file, FILE *out, struct atsi_error *err) {
+    uint8_t *placement = malloc(file->instance.n_units);
+    if (!placement) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (file->partition)
+        atsi_solve_partition(&file->instance, file->units); // in place: it reads a unit before it writes it
+    struct atsi_solve_result result;
+    enum atsi_status status = atsi_solve(&file->instance, NULL, placement, &result, err);
+    if (status == ATSI_OK) {
+        print_result(&file->instance, placement, &result, out);
+        if (fflush(out) != 0) status = atsi_fail(err, ATSI_FAILED, "cannot write the result: %s", strerror(errno));
+    }
+    free(placement);
+    return status;
+}
+
+enum atsi_status atsi_solve_file(const char *path, FILE *out, struct atsi_error *err) {
+    struct atsi_solve_file file;
+    enum atsi_status status = atsi_solve_file_read(path, &file, err);
+    if (status == ATSI_OK) status = solve_and_print(&file, out, err);
+    atsi_solve_file_free(&file);
+    return status;
+}
