@@ -1,0 +1,350 @@
+#include "runtime/executor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/side.h"
+#include "runtime/splits.h"
+
+// What the host writes for a round and a device copies: the struct, the token ids and the output rows, as one row of int32.
+struct staging {
+    int32_t *host;       // mapped
+    const int32_t *dev;  // its device address
+    int32_t *device;     // the copy that kernels read
+    uint32_t n_ints;
+};
+
+struct atsi_executor {
+    const struct atsi_plan *plan;
+    const struct atsi_program *p;
+    uint32_t n_ctx;
+    struct atsi_pool *pool;
+    struct atsi_cpu *cpu;
+    struct atsi_device *device; // NULL: CPU only
+    struct atsi_stream *stream;
+    struct atsi_event *arrived;
+    struct atsi_side sides[2];
+    void *host_compute_dev; // device address of the CPU's compute region
+    void **host_states;     // [n_states] host blocks, NULL where the state is on the device
+    void **device_states;   // [n_states]
+    bool states_placed;
+    struct staging staging;
+    struct atsi_op_call *calls; // [n_ops]
+    enum atsi_backend *backends; // [n_units]
+    struct atsi_splits splits;
+    struct atsi_round *round; // in staging
+    uint64_t host_bytes;
+};
+
+// ---- host memory --------------------------------------------------------------------------------------------------
+
+// Zeroed memory that only counts once it is touched; mapped into the device where there is one.
+static enum atsi_status host_alloc(struct atsi_executor *x, uint64_t bytes, void **host, void **dev, struct atsi_error *err) {
+    *dev = NULL;
+    if (!bytes) bytes = 1;
+    if (x->device) {
+        ATSI_TRY(x->device->ops->host_alloc(x->device, bytes, host, dev, err));
+        memset(*host, 0, bytes);
+    } else {
+        *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (*host == MAP_FAILED) {
+            *host = NULL;
+            return atsi_fail(err, ATSI_FAILED, "no memory for %.1f MiB of buffers", (double)bytes / 0x1p20);
+        }
+    }
+    x->host_bytes += bytes;
+    return ATSI_OK;
+}
+
+static void host_free(struct atsi_executor *x, void *host, uint64_t bytes) {
+    if (!host) return;
+    if (x->device) x->device->ops->host_free(x->device, host);
+    else munmap(host, bytes ? bytes : 1);
+}
+
+static uint64_t state_bytes(const struct atsi_executor *x, uint32_t i) {
+    return atsi_side_state_bytes(&x->p->states[i], x->n_ctx, x->plan->limits.chunk, x->plan->limits.kv_type);
+}
+
+// ---- creation -----------------------------------------------------------------------------------------------------
+
+static enum atsi_status create_staging(struct atsi_executor *x, struct atsi_error *err) {
+    struct staging *s = &x->staging;
+    uint32_t n_head = sizeof(struct atsi_round) / sizeof(int32_t);
+    void *host, *dev;
+    s->n_ints = n_head + x->plan->limits.chunk + x->plan->limits.n_outputs;
+    ATSI_TRY(host_alloc(x, s->n_ints * sizeof(int32_t), &host, &dev, err));
+    s->host = host;
+    s->dev = dev;
+    x->round = host;
+    x->sides[ATSI_CPU].round = (struct atsi_round_ref){host, s->host + n_head, s->host + n_head + x->plan->limits.chunk};
+    if (x->device) {
+        void *device;
+        ATSI_TRY(x->device->ops->alloc(x->device, s->n_ints * sizeof(int32_t), &device, err));
+        s->device = device;
+        x->sides[ATSI_GPU].round = (struct atsi_round_ref){device, s->device + n_head, s->device + n_head + x->plan->limits.chunk};
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_error *err) {
+    uint32_t n_states = x->p->n_states ? x->p->n_states : 1;
+    x->host_states = calloc(n_states, sizeof *x->host_states);
+    x->device_states = calloc(n_states, sizeof *x->device_states);
+    x->calls = calloc(x->p->n_ops, sizeof *x->calls);
+    x->backends = calloc(x->p->n_units, sizeof *x->backends);
+    bool complete = x->host_states && x->device_states && x->calls && x->backends;
+    for (int side = 0; side < 2; side++) {
+        x->sides[side].state_k = calloc(n_states, sizeof(void *));
+        x->sides[side].state_v = calloc(n_states, sizeof(void *));
+        complete = complete && x->sides[side].state_k && x->sides[side].state_v;
+    }
+    return complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the executor");
+}
+
+static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &x->plan->limits;
+    void *compute;
+    ATSI_TRY(x->device->ops->stream_create(x->device, &x->stream, err));
+    ATSI_TRY(x->device->ops->event_create(x->device, false, &x->arrived, err));
+    ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
+    x->sides[ATSI_GPU].compute = compute;
+    return x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err);
+}
+
+static enum atsi_status create(struct atsi_executor *x, const struct atsi_executor_params *params, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &x->plan->limits;
+    void *compute;
+    ATSI_TRY(atsi_pool_create(params->n_threads ? params->n_threads : (int)l->n_threads, &x->pool, err));
+    ATSI_TRY(atsi_cpu_create(params->isa, x->p, l->chunk, l->n_outputs, x->n_ctx, atsi_pool_n_threads(x->pool), &x->cpu, err));
+    ATSI_TRY(create_side_tables(x, err));
+    ATSI_TRY(create_staging(x, err));
+    ATSI_TRY(host_alloc(x, l->compute_bytes, &compute, &x->host_compute_dev, err));
+    x->sides[ATSI_CPU].compute = compute;
+    x->sides[ATSI_CPU].tensors = params->host_tensors;
+    x->sides[ATSI_GPU].tensors = params->device_tensors;
+    return x->device ? create_device_side(x, err) : ATSI_OK;
+}
+
+enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err) {
+    struct atsi_executor *x = calloc(1, sizeof *x);
+    *out = NULL;
+    if (!x) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the executor");
+    x->plan = params->plan;
+    x->p = &params->plan->program;
+    x->n_ctx = params->n_ctx;
+    x->device = params->device;
+    enum atsi_status status = create(x, params, err);
+    if (status == ATSI_OK) *out = x;
+    else atsi_executor_free(x);
+    return status;
+}
+
+static void free_device_side(struct atsi_executor *x) {
+    const struct atsi_device_ops *ops = x->device->ops;
+    if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
+    for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
+        if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
+    if (x->sides[ATSI_GPU].compute) ops->free(x->device, x->sides[ATSI_GPU].compute);
+    if (x->staging.device) ops->free(x->device, x->staging.device);
+    if (x->arrived) ops->event_destroy(x->arrived);
+    if (x->stream) ops->stream_destroy(x->stream);
+}
+
+void atsi_executor_free(struct atsi_executor *x) {
+    if (!x) return;
+    if (x->device) free_device_side(x);
+    for (uint32_t i = 0; x->host_states && i < x->p->n_states; i++) host_free(x, x->host_states[i], state_bytes(x, i));
+    host_free(x, x->sides[ATSI_CPU].compute, x->plan->limits.compute_bytes);
+    host_free(x, x->staging.host, x->staging.n_ints * sizeof(int32_t));
+    for (int side = 0; side < 2; side++) {
+        free(x->sides[side].state_k);
+        free(x->sides[side].state_v);
+    }
+    free(x->host_states);
+    free(x->device_states);
+    free(x->calls);
+    free(x->backends);
+    atsi_splits_free(&x->splits);
+    atsi_cpu_free(x->cpu);
+    atsi_pool_free(x->pool);
+    free(x);
+}
+
+// ---- states -------------------------------------------------------------------------------------------------------
+
+static enum atsi_status zero_device_state(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
+    uint64_t bytes = state_bytes(x, i);
+    void *zeros, *zeros_dev;
+    ATSI_TRY(x->device->ops->host_alloc(x->device, bytes, &zeros, &zeros_dev, err));
+    memset(zeros, 0, bytes);
+    enum atsi_status status = x->device->ops->copy_to_device(x->stream, x->device_states[i], zeros, bytes, err);
+    if (status == ATSI_OK) status = x->device->ops->stream_sync(x->stream, err);
+    x->device->ops->host_free(x->device, zeros);
+    return status;
+}
+
+static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum atsi_backend backend, struct atsi_error *err) {
+    const struct atsi_state *s = &x->p->states[i];
+    uint64_t bytes = state_bytes(x, i);
+    void *block, *dev;
+    if (backend == ATSI_GPU) {
+        ATSI_TRY(x->device->ops->alloc(x->device, bytes, &block, err));
+        x->device_states[i] = block;
+    } else {
+        ATSI_TRY(host_alloc(x, bytes, &block, &dev, err));
+        x->host_states[i] = block;
+    }
+    uint64_t v_offset = atsi_side_value_offset(s, atsi_state_capacity(s, x->n_ctx, x->plan->limits.chunk), x->plan->limits.kv_type);
+    x->sides[backend].state_k[i] = block;
+    x->sides[backend].state_v[i] = s->kind == ATSI_STATE_KV ? (char *)block + v_offset : NULL;
+    return ATSI_OK;
+}
+
+static enum atsi_status place_states(struct atsi_executor *x, struct atsi_error *err) {
+    for (uint32_t u = 0; u < x->p->n_units; u++)
+        for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
+            if (x->p->ops[i].state != ATSI_NONE) ATSI_TRY(place_state(x, (uint32_t)x->p->ops[i].state, x->backends[u], err));
+    x->states_placed = true;
+    return atsi_executor_reset(x, err);
+}
+
+enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error *err) {
+    for (uint32_t i = 0; i < x->p->n_states; i++) {
+        if (x->p->states[i].kind == ATSI_STATE_KV) continue; // what lies beyond the position is never read
+        if (x->host_states[i]) memset(x->host_states[i], 0, state_bytes(x, i));
+        if (x->device_states[i]) ATSI_TRY(zero_device_state(x, i, err));
+    }
+    return ATSI_OK;
+}
+
+// ---- assignment ---------------------------------------------------------------------------------------------------
+
+static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit *u) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].state != ATSI_NONE) return true;
+    return false;
+}
+
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const enum atsi_backend *backends, struct atsi_error *err) {
+    for (uint32_t u = 0; u < x->p->n_units; u++) {
+        bool stays = x->states_placed && unit_has_state(x->p, &x->p->units[u]);
+        if (!stays) x->backends[u] = x->device ? backends[u] : ATSI_CPU;
+    }
+    if (!x->states_placed) ATSI_TRY(place_states(x, err));
+    struct atsi_splits splits;
+    enum atsi_status status = atsi_splits_build(x->p, x->backends, &splits, err);
+    if (status != ATSI_OK) {
+        atsi_splits_free(&splits);
+        return status;
+    }
+    atsi_splits_free(&x->splits);
+    x->splits = splits;
+    for (uint32_t u = 0; u < x->p->n_units; u++)
+        for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
+            atsi_side_build_call(x->plan, x->n_ctx, &x->sides[x->backends[u]], i, &x->calls[i]);
+    return ATSI_OK;
+}
+
+// ---- one round ----------------------------------------------------------------------------------------------------
+
+static uint32_t rows_of(const struct atsi_executor *x, uint32_t buffer) {
+    return (uint32_t)(x->p->buffers[buffer].rows == ATSI_ROWS_TOKENS ? x->round->n_tokens : x->round->n_outputs);
+}
+
+// Copies a buffer's rows to the side of `split`, by a kernel in the compute stream.
+static enum atsi_status cross(struct atsi_executor *x, const struct atsi_split *split, uint32_t buffer, struct atsi_error *err) {
+    const struct atsi_buffer *b = &x->p->buffers[buffer];
+    char *on_device = x->sides[ATSI_GPU].compute + b->offset_bytes, *on_host = (char *)x->host_compute_dev + b->offset_bytes;
+    bool to_device = split->backend == ATSI_GPU;
+    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device, b->width,
+                                     b->width, rows_of(x, buffer), err);
+}
+
+static enum atsi_status run_split(struct atsi_executor *x, const struct atsi_split *split, bool after_device, struct atsi_error *err) {
+    for (uint32_t i = 0; i < split->n_crossings; i++)
+        ATSI_TRY(cross(x, split, x->splits.crossings[split->first_crossing + i].buffer, err));
+    if (split->backend == ATSI_GPU) {
+        for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++)
+            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[i], x->round, err));
+        return ATSI_OK;
+    }
+    // The CPU waits even when nothing crosses: the device may still be reading rows that this split overwrites.
+    if (after_device) {
+        ATSI_TRY(x->device->ops->event_record(x->arrived, x->stream, err));
+        ATSI_TRY(x->device->ops->event_sync(x->arrived, err));
+    }
+    if (split->n_ops) atsi_cpu_run(x->cpu, x->pool, &x->calls[split->first_op], (int)split->n_ops);
+    return ATSI_OK;
+}
+
+// The device reads the round's numbers from its own memory; the copy is ordered before every launch.
+static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error *err) {
+    if (!x->device) return ATSI_OK;
+    return x->device->ops->copy_rows(x->stream, x->staging.device, x->staging.n_ints, x->staging.dev, x->staging.n_ints,
+                                     x->staging.n_ints, 1, err);
+}
+
+static enum atsi_status run_splits(struct atsi_executor *x, bool tail, struct atsi_error *err) {
+    bool after_device = x->device != NULL; // the copy of the round's numbers counts
+    ATSI_TRY(publish_round(x, err));
+    for (uint32_t i = 0; i < x->splits.n_splits; i++) {
+        const struct atsi_split *split = &x->splits.splits[i];
+        if (split->tail != tail) continue;
+        ATSI_TRY(run_split(x, split, after_device, err));
+        after_device = split->backend == ATSI_GPU;
+    }
+    // The next round's host writes must not meet copies that still read them.
+    return x->device ? x->device->ops->stream_sync(x->stream, err) : ATSI_OK;
+}
+
+enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &x->plan->limits;
+    int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids, *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
+    *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
+    memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
+    ATSI_TRY(run_splits(x, false, err));
+    const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
+    for (uint32_t done = 0; done < r->n_outputs;) {
+        uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
+        x->round->n_outputs = (int32_t)n;
+        memcpy(output_rows, r->output_rows + done, n * sizeof *output_rows);
+        ATSI_TRY(run_splits(x, true, err));
+        r->on_logits(r->context, logits, done, n);
+        done += n;
+    }
+    return ATSI_OK;
+}
+
+// ---- after the fact -----------------------------------------------------------------------------------------------
+
+static bool rows_are_finite(const struct atsi_rows_ref *rows, int32_t n_rows) {
+    for (int32_t r = 0; rows->data && r < n_rows; r++)
+        for (uint32_t i = 0; i < rows->width; i++)
+            if (!isfinite(((const float *)rows->data)[(size_t)r * rows->stride + i])) return false;
+    return true;
+}
+
+void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
+    snprintf(unit_name, cap, "%s", "");
+    for (uint32_t u = 0; u < x->p->n_units; u++)
+        for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++) {
+            if (x->backends[u] != ATSI_CPU) return; // only a CPU run can be looked into
+            atsi_cpu_run(x->cpu, x->pool, &x->calls[i], 1);
+            const struct atsi_op_call *call = &x->calls[i];
+            int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
+            bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
+            if (!rows_are_finite(&call->out[ids], n_rows)) {
+                snprintf(unit_name, cap, "%s", x->p->units[u].name);
+                return;
+            }
+        }
+}
+
+uint64_t atsi_executor_host_bytes(const struct atsi_executor *x) { return x->host_bytes; }
+uint32_t atsi_executor_n_splits(const struct atsi_executor *x) { return x->splits.n_splits; }
+const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }
+int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_threads(x->pool); }

@@ -1,0 +1,59 @@
+// executor.h: runs rounds of a program on the CPU and, where a plan places units on it, a device.
+//
+// An executor owns what a round touches beside the weights: the compute region of each side, the states, the round data. An
+// assignment (one backend a unit) becomes a list of splits: runs of units on one backend, each with the activations that have
+// to cross before it (design section 6). Between assignments a round allocates nothing.
+#ifndef ATSI_RUNTIME_EXECUTOR_H
+#define ATSI_RUNTIME_EXECUTOR_H
+
+#include "formats/plan.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/device.h"
+
+struct atsi_executor;
+
+struct atsi_executor_params {
+    const struct atsi_plan *plan;      // borrowed, outlives the executor
+    const void *const *host_tensors;   // [n_tensors] host addresses; NULL entries only for tensors that no CPU unit reads
+    const void *const *device_tensors; // [n_tensors] device addresses of resident tensors; NULL without a device
+    uint32_t n_ctx;                    // positions, at most the plan's
+    int n_threads;                     // 0: the plan's, else the default
+    const char *isa;                   // NULL: the best
+    struct atsi_device *device;        // NULL: CPU only; borrowed
+};
+
+enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err);
+void atsi_executor_free(struct atsi_executor *x); // NULL fine
+
+// Cuts the program into splits for `backends` [n_units]. Units on the GPU need their tensors in device_tensors; a unit with a
+// state stays where it was when the first round ran (its state lives there).
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const enum atsi_backend *backends, struct atsi_error *err);
+
+// One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
+// are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, valid only
+// during the call.
+typedef void atsi_on_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs);
+struct atsi_round_request {
+    const int32_t *token_ids;
+    uint32_t n_tokens, first_pos;
+    const int32_t *output_rows;
+    uint32_t n_outputs;
+    atsi_on_logits *on_logits; // may be NULL when n_outputs is 0
+    void *context;
+};
+enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *request, struct atsi_error *err);
+
+// Forgets every state (a new text begins).
+enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error *err);
+
+// Re-runs the last round on the CPU op by op and names the unit whose output is first not finite, "" when none is. For the
+// error message after bad logits; states are spoilt by it.
+void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap);
+
+// Bytes this executor holds on the host, and splits of the current assignment, for statistics.
+uint64_t atsi_executor_host_bytes(const struct atsi_executor *x);
+uint32_t atsi_executor_n_splits(const struct atsi_executor *x);
+const char *atsi_executor_isa(const struct atsi_executor *x);
+int atsi_executor_n_threads(const struct atsi_executor *x);
+
+#endif
