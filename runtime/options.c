@@ -1,0 +1,180 @@
+#include "runtime/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *atsi_run_usage(void) {
+    return "usage: atsi-run PLAN.atsp [-p TEXT | -f FILE] [options]\n"
+           "\n"
+           "prompt      -p TEXT, -f FILE, or standard input: plain completion; --tokens-in FILE: token ids\n"
+           "            --chat: the model's chat format (with -p one turn, else interactive), --system TEXT, --chat-format NAME\n"
+           "generation  -n N, --temp T (0: greedy), --top-k K, --top-p P, --min-p P, --repeat-penalty R, --seed S,\n"
+           "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
+           "output      --print-ids, --logits FILE, --json, --stats, --quiet\n"
+           "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME\n"
+           "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
+           "            --help, --version\n";
+}
+
+// ---- values -------------------------------------------------------------------------------------------------------
+
+static enum atsi_status parse_whole(const char *option, const char *text, int64_t low, int64_t high, int64_t *out,
+                                    struct atsi_error *err) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || value < low || value > high)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %lld to %lld", option, text, (long long)low,
+                         (long long)high);
+    *out = value;
+    return ATSI_OK;
+}
+
+static enum atsi_status parse_real(const char *option, const char *text, double low, double high, float *out,
+                                   struct atsi_error *err) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= low && value <= high))
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no number from %g to %g", option, text, low, high);
+    *out = (float)value;
+    return ATSI_OK;
+}
+
+// ---- the table of options -----------------------------------------------------------------------------------------
+
+enum option_type { FLAG, TEXT, U32, INT, REAL, SPECIAL };
+
+struct option {
+    const char *name;
+    enum option_type type;
+    size_t offset;
+    double low, high;
+};
+
+#define AT(member) offsetof(struct atsi_run_options, member)
+static const struct option options[] = {
+    {"-p", TEXT, AT(prompt), 0, 0},
+    {"-f", TEXT, AT(prompt_path), 0, 0},
+    {"--tokens-in", TEXT, AT(tokens_path), 0, 0},
+    {"--logits", TEXT, AT(logits_path), 0, 0},
+    {"--device", TEXT, AT(device), 0, 0},
+    {"--isa", TEXT, AT(isa), 0, 0},
+    {"--policy", TEXT, AT(policy), 0, 0},
+    {"--trace", TEXT, AT(trace_path), 0, 0},
+    {"--system", TEXT, AT(system_prompt), 0, 0},
+    {"--chat-format", TEXT, AT(chat_format), 0, 0},
+    {"--chat", FLAG, AT(chat), 0, 0},
+    {"--parse-special", FLAG, AT(parse_special), 0, 0},
+    {"--ignore-eos", FLAG, AT(ignore_eos), 0, 0},
+    {"--print-ids", FLAG, AT(print_ids), 0, 0},
+    {"--stats", FLAG, AT(stats), 0, 0},
+    {"--json", FLAG, AT(json), 0, 0},
+    {"--quiet", FLAG, AT(quiet), 0, 0},
+    {"--strict", FLAG, AT(strict), 0, 0},
+    {"--ctx", U32, AT(n_ctx), 1, 1 << 30},
+    {"--chunk", U32, AT(chunk), 1, 1 << 16},
+    {"--threads", INT, AT(n_threads), 1, 1 << 20},
+    {"--top-k", INT, AT(sampling.top_k), 0, 1 << 30},
+    {"--temp", REAL, AT(sampling.temp), 0, 100},
+    {"--top-p", REAL, AT(sampling.top_p), 0, 1},
+    {"--min-p", REAL, AT(sampling.min_p), 0, 1},
+    {"--repeat-penalty", REAL, AT(sampling.repeat_penalty), 0.01, 100},
+    {"-n", SPECIAL, 0, 0, 0},
+    {"--seed", SPECIAL, 0, 0, 0},
+    {"--stop", SPECIAL, 0, 0, 0},
+    {"--tokenize", FLAG, 0, 0, 0},
+    {"--detokenize", SPECIAL, 0, 0, 0},
+    {"--help", FLAG, 0, 0, 0},
+    {"-h", FLAG, 0, 0, 0},
+    {"--version", FLAG, 0, 0, 0},
+};
+
+static const struct option *find_option(const char *name) {
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!strcmp(options[i].name, name)) return &options[i];
+    return NULL;
+}
+
+static enum atsi_status set_special(const struct option *o, const char *text, struct atsi_run_options *out, struct atsi_error *err) {
+    int64_t number;
+    if (!strcmp(o->name, "-n")) return parse_whole("-n", text, -1, INT32_MAX, &out->n_predict, err);
+    if (!strcmp(o->name, "--seed")) {
+        ATSI_TRY(parse_whole("--seed", text, 0, INT64_MAX, &number, err));
+        out->sampling.seed = (uint64_t)number;
+        out->seed_given = true;
+        return ATSI_OK;
+    }
+    if (!strcmp(o->name, "--detokenize")) {
+        out->mode = ATSI_RUN_DETOKENIZE;
+        out->detokenize = text;
+        return ATSI_OK;
+    }
+    if (!*text) return atsi_fail(err, ATSI_BAD_INPUT, "--stop: the text is empty");
+    if (out->n_stops == ATSI_MAX_STOPS) return atsi_fail(err, ATSI_BAD_INPUT, "--stop: given more than %d times", ATSI_MAX_STOPS);
+    out->stops[out->n_stops++] = text;
+    return ATSI_OK;
+}
+
+static enum atsi_status set_value(const struct option *o, const char *text, struct atsi_run_options *out, struct atsi_error *err) {
+    void *at = (char *)out + o->offset;
+    int64_t number;
+    switch (o->type) {
+    case TEXT: *(const char **)at = text; return ATSI_OK;
+    case REAL: return parse_real(o->name, text, o->low, o->high, at, err);
+    case SPECIAL: return set_special(o, text, out, err);
+    default: break;
+    }
+    ATSI_TRY(parse_whole(o->name, text, (int64_t)o->low, (int64_t)o->high, &number, err));
+    if (o->type == U32) *(uint32_t *)at = (uint32_t)number;
+    else *(int *)at = (int)number;
+    return ATSI_OK;
+}
+
+static void set_flag(const struct option *o, struct atsi_run_options *out) {
+    if (!strcmp(o->name, "--tokenize")) out->mode = ATSI_RUN_TOKENIZE;
+    else if (!strcmp(o->name, "--help") || !strcmp(o->name, "-h")) out->mode = ATSI_RUN_HELP;
+    else if (!strcmp(o->name, "--version")) out->mode = ATSI_RUN_VERSION;
+    else *(bool *)((char *)out + o->offset) = true;
+}
+
+// ---- the whole line -----------------------------------------------------------------------------------------------
+
+static enum atsi_status check_policy(const char *policy, struct atsi_error *err) {
+    if (!policy || !strcmp(policy, "fifo") || !strcmp(policy, "paper") || !strcmp(policy, "none")) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "--policy: \"%s\" is not fifo, paper or none", policy);
+}
+
+static enum atsi_status check_combination(const struct atsi_run_options *o, struct atsi_error *err) {
+    int n_prompts = (o->prompt != NULL) + (o->prompt_path != NULL) + (o->tokens_path != NULL);
+    if (o->mode == ATSI_RUN_HELP || o->mode == ATSI_RUN_VERSION) return ATSI_OK;
+    if (!o->plan_path) return atsi_fail(err, ATSI_BAD_INPUT, "no plan file given; see atsi-run --help");
+    if (n_prompts > 1) return atsi_fail(err, ATSI_BAD_INPUT, "-p, -f and --tokens-in exclude each other");
+    if (o->chat && o->tokens_path) return atsi_fail(err, ATSI_BAD_INPUT, "--chat and --tokens-in exclude each other");
+    if (o->json && o->print_ids) return atsi_fail(err, ATSI_BAD_INPUT, "--json and --print-ids exclude each other");
+    return check_policy(o->policy, err);
+}
+
+enum atsi_status atsi_run_options_parse(int argc, char **argv, struct atsi_run_options *out, struct atsi_error *err) {
+    memset(out, 0, sizeof *out);
+    out->n_predict = -1;
+    out->sampling = atsi_sampler_defaults();
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (word[0] != '-' || !word[1]) {
+            if (out->plan_path) return atsi_fail(err, ATSI_BAD_INPUT, "\"%s\": a second plan file", word);
+            out->plan_path = word;
+            continue;
+        }
+        const struct option *o = find_option(word);
+        if (!o) return atsi_fail(err, ATSI_BAD_INPUT, "unknown option %s; see atsi-run --help", word);
+        if (o->type == FLAG) {
+            set_flag(o, out);
+        } else {
+            if (++i == argc) return atsi_fail(err, ATSI_BAD_INPUT, "%s needs a value", word);
+            ATSI_TRY(set_value(o, argv[i], out, err));
+        }
+    }
+    return check_combination(out, err);
+}
