@@ -1,7 +1,7 @@
 #include "runtime/options.h"
 
 #include <errno.h>
-#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
