@@ -70,7 +70,7 @@ LIB_SCHEDULE := $(B)/libatsi-schedule.a
 LIB_RUNTIME  := $(B)/libatsi-runtime.a
 LIB_PLANNER  := $(B)/libatsi-planner.a
 
-.PHONY: all help demo setup check oracle soak bench lint asan tsan fuzz install uninstall clean tools tests
+.PHONY: all help demo setup check check-only oracle soak bench lint asan tsan fuzz fuzz-build install uninstall clean tools tests
 all: $(B)/atsi-plan $(B)/atsi-run tools
 
 help:

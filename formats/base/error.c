@@ -12,7 +12,7 @@ static void record(struct atsi_error *err, const char *format, va_list args) {
     atsi_escape(err->text, sizeof err->text, raw, strlen(raw));
 }
 
-enum atsi_status atsi_fail(struct atsi_error *err, enum atsi_status status, const char *format, ...) {
+enum atsi_status(atsi_fail)(struct atsi_error *err, enum atsi_status status, const char *format, ...) {
     if (err) {
         va_list args;
         va_start(args, format);
@@ -23,7 +23,7 @@ enum atsi_status atsi_fail(struct atsi_error *err, enum atsi_status status, cons
     return status;
 }
 
-enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ...) {
+enum atsi_status(atsi_fail_prefix)(struct atsi_error *err, const char *format, ...) {
     if (!err) return ATSI_FAILED;
     char prefix[256], joined[sizeof err->text + sizeof prefix + 2];
     va_list args;
