@@ -1,0 +1,27 @@
+// matmul_impl.h: what the matmul kernels of the different instruction sets share.
+#ifndef ATSI_KERNELS_CPU_MATMUL_IMPL_H
+#define ATSI_KERNELS_CPU_MATMUL_IMPL_H
+
+#include "kernels/matmul.h"
+
+// Each writes its entries over those of the lesser instruction sets.
+void atsi_matmul_fill_ref(struct atsi_matmul_kernels *k);
+void atsi_matmul_fill_avx2(struct atsi_matmul_kernels *k);
+void atsi_matmul_fill_avxvnni(struct atsi_matmul_kernels *k);
+void atsi_matmul_fill_avx512(struct atsi_matmul_kernels *k);
+
+// Where token t of a call reads and writes.
+static inline const void *atsi_matmul_in_row(const struct atsi_matmul_args *a, uint32_t t) {
+    const uint8_t *in = a->in;
+    if (a->pairs == NULL) return in + t * a->in_stride;
+    uint32_t pair = a->pairs[t];
+    return in + pair / a->n_slots * a->in_stride + pair % a->n_slots * a->in_slot_stride;
+}
+
+static inline float *atsi_matmul_out_row(const struct atsi_matmul_args *a, uint32_t t) {
+    if (a->pairs == NULL) return a->out + t * a->out_stride;
+    uint32_t pair = a->pairs[t];
+    return a->out + pair / a->n_slots * a->out_stride + pair % a->n_slots * a->out_slot_stride;
+}
+
+#endif

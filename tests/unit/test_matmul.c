@@ -1,0 +1,397 @@
+// Matmul kernels: the reference against a product in double precision, the fast ones against the reference bit for bit, on
+// random and extreme weights, odd shapes, every batching.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/cpu/dequant.h"
+#include "kernels/layout.h"
+#include "kernels/matmul.h"
+#include "tests/quant_data.h"
+
+// One problem: weights packed and as floats, inputs raw and as the kernels take them.
+struct problem {
+    struct atsi_matmul_args args;
+    void *packed, *rows; // rows: GGUF order
+    float *in;           // [n_tokens][n_cols]
+    void *quantised;
+    float *bias;
+};
+
+static void *aligned(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(p);
+    return p;
+}
+
+static void fill_inputs(struct problem *p, struct quant_rng *rng) {
+    uint32_t n_tokens = p->args.n_tokens, n_cols = p->args.n_cols;
+    for (uint32_t t = 0; t < n_tokens; t++)
+        for (uint32_t c = 0; c < n_cols; c++) {
+            float x = quant_uniform(rng) * (float)(1 + t);
+            if (t % 4 == 1 && c % 37 == 0) x *= 100;        // outliers
+            if (t % 4 == 2) x = c % 64 < 32 ? 0 : x * 1e-3f; // blocks of zeros
+            if (t % 4 == 3) x = c % 2 ? 3.0f : -3.0f;        // every code at its end
+            p->in[(size_t)t * n_cols + c] = x;
+        }
+}
+
+static struct problem make(enum atsi_dtype dtype, enum quant_fill fill, uint32_t n_rows, uint32_t n_cols, uint32_t n_tokens,
+                           struct quant_rng *rng, const struct atsi_matmul_kernels *k) {
+    struct problem p = {.args = {.dtype = dtype, .n_rows = n_rows, .n_cols = n_cols, .n_tokens = n_tokens, .out_stride = n_rows}};
+    uint64_t row_bytes = atsi_dtype_row_bytes(dtype, n_cols);
+    p.rows = aligned(n_rows * row_bytes);
+    p.packed = aligned((n_rows + 15) / 16 * 16 * row_bytes);
+    quant_fill_weights(dtype, fill, rng, (uint64_t)n_rows * n_cols, p.rows);
+    atsi_layout_pack(dtype, atsi_layout_of(dtype), p.rows, n_rows, n_cols, p.packed);
+    p.in = aligned((size_t)n_tokens * n_cols * sizeof(float));
+    p.quantised = aligned(n_tokens * atsi_act_row_bytes(n_cols));
+    p.bias = aligned(n_rows * sizeof(float));
+    for (uint32_t r = 0; r < n_rows; r++) p.bias[r] = quant_uniform(rng);
+    fill_inputs(&p, rng);
+    p.args.weight = p.packed;
+    p.args.in = p.in;
+    p.args.in_stride = n_cols * sizeof(float);
+    if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
+        atsi_quantise_rows(k, p.in, n_cols, n_tokens, n_cols, p.quantised, 0, 1);
+        p.args.in = p.quantised;
+        p.args.in_stride = atsi_act_row_bytes(n_cols);
+    }
+    return p;
+}
+
+static void destroy(struct problem *p) {
+    free(p->packed);
+    free(p->rows);
+    free(p->in);
+    free(p->quantised);
+    free(p->bias);
+}
+
+static void run(const struct atsi_matmul_kernels *k, struct atsi_matmul_args a, float *out) {
+    a.out = out;
+    k->matmul[a.dtype](&a, 0, atsi_matmul_tiles(a.n_rows));
+}
+
+static float input_value(const struct problem *p, uint32_t t, uint32_t c) {
+    if (atsi_matmul_input(p->args.dtype) == ATSI_INPUT_F32) return p->in[(size_t)t * p->args.n_cols + c];
+    const struct atsi_act_block *b = (const void *)((const uint8_t *)p->quantised + t * p->args.in_stride);
+    return b[c / 32].d * (float)b[c / 32].q[c % 32];
+}
+
+// Sums of n products of rounded factors: each product and each addition may be off by 2^-24 of its size, in blocks of 32.
+static void check_against_double(const struct problem *p, const float *out) {
+    uint32_t n_cols = p->args.n_cols;
+    float *w = malloc(n_cols * sizeof(float));
+    for (uint32_t r = 0; r < p->args.n_rows; r++) {
+        atsi_dequant(p->args.dtype, (const uint8_t *)p->rows + r * atsi_dtype_row_bytes(p->args.dtype, n_cols), n_cols, w);
+        for (uint32_t t = 0; t < p->args.n_tokens; t++) {
+            double sum = 0, size = 0;
+            for (uint32_t c = 0; c < n_cols; c++) {
+                double term = (double)w[c] * (double)input_value(p, t, c);
+                sum += term;
+                size += fabs(term);
+            }
+            double got = (double)out[(size_t)t * p->args.out_stride + r], allowed = 0x1p-24 * (4 + n_cols / 16.0) * size + 1e-37;
+            // A min moves whole blocks: what cancels between q and min still rounds.
+            if (!(fabs(got - sum) <= 16 * allowed))
+                fail_msg("%s row %u token %u: got %.9g, expected %.9g +- %.2g", atsi_dtype_name(p->args.dtype), r, t, got, sum,
+                         16 * allowed);
+        }
+    }
+    free(w);
+}
+
+static const uint32_t ROWS[] = {1, 15, 16, 17, 40};
+
+static uint32_t some_cols(enum atsi_dtype dtype, uint64_t salt) {
+    uint32_t block = atsi_dtype_info(dtype)->block_elems;
+    static const uint32_t counts[] = {1, 2, 3, 8, 9, 20};
+    if (block == 1) return 32 * counts[salt % 6] + (salt % 3 == 0 ? 7 : 0); // float rows may have any length
+    return block * counts[salt % (block == 256 ? 4 : 6)];
+}
+
+static void test_reference(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels ref;
+    atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
+    struct quant_rng rng = {7};
+    for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
+        for (int fill = 0; fill < QUANT_N_FILLS; fill++)
+            for (unsigned r = 0; r < sizeof ROWS / sizeof ROWS[0]; r++) {
+                enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
+                assert_true(atsi_matmul_input(dtype) != ATSI_INPUT_UNSUPPORTED && ref.matmul[dtype] != NULL);
+                struct problem p = make(dtype, (enum quant_fill)fill, ROWS[r], some_cols(dtype, quant_next(&rng)), 1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
+                float *out = malloc((size_t)p.args.n_tokens * p.args.n_rows * sizeof(float));
+                run(&ref, p.args, out);
+                check_against_double(&p, out);
+                free(out);
+                destroy(&p);
+            }
+}
+
+static void assert_same(const char *what, const struct problem *p, const float *got, const float *expected, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&got[i], &expected[i], sizeof(float)) != 0)
+            fail_msg("%s %s [%u x %u] tokens %u: element %zu is %a, expected %a", what, atsi_dtype_name(p->args.dtype), p->args.n_rows,
+                     p->args.n_cols, p->args.n_tokens, i, (double)got[i], (double)expected[i]);
+}
+
+// A fast kernel, all tokens at once, each alone, and with bias and add; every result has the reference's bits.
+static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_matmul_kernels *fast, struct problem *p) {
+    size_t n = (size_t)p->args.n_tokens * p->args.n_rows;
+    float *expected = aligned(n * sizeof(float)), *got = aligned(n * sizeof(float));
+    const char *isa = atsi_isa_name(fast->isa);
+    run(ref, p->args, expected);
+    memset(got, 0xff, n * sizeof(float));
+    run(fast, p->args, got);
+    assert_same(isa, p, got, expected, n);
+
+    for (uint32_t t = 0; t < p->args.n_tokens; t++) {
+        struct atsi_matmul_args one = p->args;
+        one.in = (const uint8_t *)p->args.in + t * p->args.in_stride;
+        one.n_tokens = 1;
+        run(fast, one, got + (size_t)t * p->args.n_rows);
+    }
+    assert_same(isa, p, got, expected, n);
+
+    struct atsi_matmul_args biased = p->args;
+    biased.bias = p->bias;
+    biased.add = true;
+    for (size_t i = 0; i < n; i++) expected[i] = got[i] = (float)i;
+    run(ref, biased, expected);
+    run(fast, biased, got);
+    assert_same(isa, p, got, expected, n);
+    free(expected);
+    free(got);
+}
+
+static void test_fast(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels ref, fast;
+    atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
+    for (int isa = ATSI_ISA_REFERENCE + 1; isa < ATSI_ISA_LIMIT; isa++) {
+        if (!atsi_isa_supported((enum atsi_isa)isa)) {
+            print_message("%s is not checked: this CPU lacks it\n", atsi_isa_name((enum atsi_isa)isa));
+            continue;
+        }
+        atsi_matmul_kernels_init(&fast, (enum atsi_isa)isa);
+        struct quant_rng rng = {11};
+        for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
+            for (int fill = 0; fill < QUANT_N_FILLS; fill++)
+                for (uint32_t n_tokens = 1; n_tokens <= 9; n_tokens++) {
+                    enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
+                    uint32_t rows = ROWS[quant_next(&rng) % (sizeof ROWS / sizeof ROWS[0])];
+                    struct problem p = make(dtype, (enum quant_fill)fill, rows, some_cols(dtype, quant_next(&rng)), n_tokens, &rng, &fast);
+                    check_fast(&ref, &fast, &p);
+                    destroy(&p);
+                }
+    }
+}
+
+// Many tokens pass through the blocking of a prefill.
+static void test_prefill(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels ref, fast;
+    atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
+    atsi_matmul_kernels_init(&fast, atsi_isa_best());
+    struct quant_rng rng = {13};
+    for (int i = 0; i < QUANT_DATA_N_TYPES; i++) {
+        enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
+        struct problem p = make(dtype, QUANT_RANDOM, 33, 512, 203, &rng, &fast);
+        check_fast(&ref, &fast, &p);
+        destroy(&p);
+    }
+}
+
+static void test_quantise(void **state) {
+    (void)state;
+    struct quant_rng rng = {17};
+    enum { N = 96 };
+    float in[N];
+    struct atsi_act_block expected[N / 32], got[N / 32];
+    for (int round = 0; round < 200; round++) {
+        for (int i = 0; i < N; i++) in[i] = quant_uniform(&rng) * ldexpf(1, (int)(quant_next(&rng) % 40) - 20 - 4 * (round % 40));
+        if (round % 7 == 0) memset(in, 0, 32 * sizeof(float));
+        struct atsi_matmul_kernels k;
+        atsi_matmul_kernels_init(&k, ATSI_ISA_REFERENCE);
+        k.quantise(in, N, expected);
+        for (int b = 0; b < N / 32; b++) {
+            int sum = 0;
+            for (int i = 0; i < 32; i++) {
+                assert_true(fabsf(expected[b].d * (float)expected[b].q[i] - in[32 * b + i]) <= 0.501f * expected[b].d + 1e-28f);
+                sum += expected[b].q[i];
+            }
+            assert_int_equal(sum, expected[b].sum[0] + expected[b].sum[1]);
+        }
+        for (int isa = 1; isa < ATSI_ISA_LIMIT; isa++) {
+            if (!atsi_isa_supported((enum atsi_isa)isa)) continue;
+            atsi_matmul_kernels_init(&k, (enum atsi_isa)isa);
+            k.quantise(in, N, got);
+            assert_memory_equal(got, expected, sizeof got);
+        }
+    }
+}
+
+// However a row of inputs is shared out among threads, all of it is quantised.
+static void test_quantise_shares(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    struct quant_rng rng = {19};
+    enum { ROWS_IN = 3, COLS = 2880 };
+    float *in = malloc(ROWS_IN * COLS * sizeof(float));
+    for (int i = 0; i < ROWS_IN * COLS; i++) in[i] = quant_uniform(&rng);
+    size_t bytes = ROWS_IN * atsi_act_row_bytes(COLS);
+    uint8_t *whole = calloc(1, bytes), *shared = calloc(1, bytes);
+    atsi_quantise_rows(&k, in, COLS, ROWS_IN, COLS, whole, 0, 1);
+    for (int n_threads = 1; n_threads <= 19; n_threads += 3) {
+        memset(shared, 0, bytes);
+        for (int i = 0; i < n_threads; i++) atsi_quantise_rows(&k, in, COLS, ROWS_IN, COLS, shared, i, n_threads);
+        assert_memory_equal(whole, shared, bytes);
+    }
+    free(in);
+    free(whole);
+    free(shared);
+}
+
+// The chunks of a matmul cover every row once, for any number of threads.
+static void test_chunks(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    struct quant_rng rng = {23};
+    struct problem p = make(ATSI_Q8_0, QUANT_RANDOM, 1000, 1024, 2, &rng, &k);
+    size_t n = (size_t)p.args.n_tokens * p.args.n_rows;
+    float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
+    run(&k, p.args, whole);
+    for (int n_threads = 1; n_threads < 100; n_threads += 7) {
+        memset(chunks, 0, n * sizeof(float));
+        p.args.out = chunks;
+        p.args.add = true; // a row that is computed twice shows
+        uint32_t n_chunks = atsi_matmul_n_chunks(&p.args, n_threads);
+        for (uint32_t i = n_chunks; i-- > 0;) atsi_matmul_chunk(&k, &p.args, n_threads, i);
+        assert_memory_equal(whole, chunks, n * sizeof(float));
+    }
+    free(whole);
+    free(chunks);
+    destroy(&p);
+}
+
+enum { N_EXPERTS = 7, N_SLOTS = 3, N_TOKENS = 13 };
+
+static void make_ids(int32_t *ids, struct quant_rng *rng) {
+    for (int t = 0; t < N_TOKENS; t++)
+        for (int s = 0; s < N_SLOTS; s++) {
+            int32_t id = (int32_t)((uint64_t)(t % 3 + 2 * s) % N_EXPERTS);
+            ids[t * N_SLOTS + s] = quant_next(rng) % 5 == 0 ? -1 : id;
+        }
+}
+
+static void test_expert_groups(void **state) {
+    (void)state;
+    struct quant_rng rng = {29};
+    int32_t ids[N_TOKENS * N_SLOTS];
+    make_ids(ids, &rng);
+    size_t n_words = atsi_expert_groups_words(N_EXPERTS, N_TOKENS * N_SLOTS);
+    uint32_t *words = malloc(n_words * sizeof *words), n_seen = 0, n_valid = 0;
+    struct atsi_expert_groups g;
+    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS);
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        for (uint32_t i = g.first[e]; i < g.first[e + 1]; i++, n_seen++) {
+            assert_int_equal(ids[g.pairs[i]], e);
+            if (i > g.first[e]) assert_true(g.pairs[i] > g.pairs[i - 1]);
+        }
+    for (int i = 0; i < N_TOKENS * N_SLOTS; i++) n_valid += ids[i] >= 0;
+    assert_int_equal(n_seen, n_valid);
+    for (uint32_t i = 1; i < g.n_active; i++) {
+        uint32_t e = g.active[i], before = g.active[i - 1];
+        assert_true(g.first[before + 1] - g.first[before] >= g.first[e + 1] - g.first[e]);
+    }
+    free(words);
+}
+
+// Experts against one dense product a pair.
+static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    struct quant_rng rng = {31};
+    enum { EXPERT_ROWS = 35, COLS = 256 };
+    uint32_t n_in = in_per_slot ? N_TOKENS * N_SLOTS : N_TOKENS;
+    int32_t ids[N_TOKENS * N_SLOTS];
+    make_ids(ids, &rng);
+    // N_EXPERTS matrices of 48 packed rows each, filled as one matrix.
+    struct problem p = make(dtype, QUANT_RANDOM, N_EXPERTS * 48, COLS, n_in, &rng, &k);
+    size_t expert_bytes = 48 * atsi_dtype_row_bytes(dtype, COLS);
+    uint32_t *words = malloc(atsi_expert_groups_words(N_EXPERTS, N_TOKENS * N_SLOTS) * sizeof *words);
+    struct atsi_expert_groups g;
+    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS);
+
+    enum { OUT_STRIDE = N_SLOTS * EXPERT_ROWS + 5 };
+    float *got = calloc(N_TOKENS * OUT_STRIDE, sizeof(float)), *expected = calloc(N_TOKENS * OUT_STRIDE, sizeof(float));
+    struct atsi_experts_args e = {.matmul = p.args, .expert_bytes = expert_bytes, .groups = &g};
+    e.matmul.n_rows = EXPERT_ROWS;
+    e.matmul.bias = p.bias;
+    e.matmul.out = got;
+    e.matmul.out_stride = OUT_STRIDE;
+    e.matmul.out_slot_stride = EXPERT_ROWS;
+    e.matmul.n_slots = N_SLOTS;
+    e.matmul.in_slot_stride = in_per_slot ? p.args.in_stride : 0;
+    e.matmul.in_stride = in_per_slot ? N_SLOTS * p.args.in_stride : p.args.in_stride;
+    uint32_t n_chunks = atsi_experts_n_chunks(&e, 3);
+    for (uint32_t i = 0; i < n_chunks; i++) atsi_experts_chunk(&k, &e, 3, i);
+
+    for (uint32_t pair = 0; pair < N_TOKENS * N_SLOTS; pair++) {
+        if (ids[pair] < 0) continue;
+        struct atsi_matmul_args one = p.args;
+        one.weight = (const uint8_t *)p.packed + (size_t)ids[pair] * expert_bytes;
+        one.n_rows = EXPERT_ROWS;
+        one.bias = p.bias + ids[pair] * EXPERT_ROWS;
+        one.in = (const uint8_t *)p.args.in + (in_per_slot ? pair : pair / N_SLOTS) * p.args.in_stride;
+        one.n_tokens = 1;
+        run(&k, one, expected + pair / N_SLOTS * OUT_STRIDE + pair % N_SLOTS * EXPERT_ROWS);
+    }
+    assert_memory_equal(got, expected, N_TOKENS * OUT_STRIDE * sizeof(float));
+    free(got);
+    free(expected);
+    free(words);
+    destroy(&p);
+}
+
+static void test_experts(void **state) {
+    (void)state;
+    check_experts(ATSI_MXFP4, false);
+    check_experts(ATSI_Q4_K, true);
+    check_experts(ATSI_F16, false);
+    check_experts(ATSI_F32, true);
+}
+
+static void test_isa_names(void **state) {
+    (void)state;
+    struct atsi_error err;
+    enum atsi_isa isa;
+    assert_int_equal(atsi_isa_select("reference", &isa, &err), ATSI_OK);
+    assert_int_equal(isa, ATSI_ISA_REFERENCE);
+    assert_int_equal(atsi_isa_select(NULL, &isa, &err), ATSI_OK);
+    assert_int_equal(isa, atsi_isa_best());
+    assert_int_equal(atsi_isa_select("avx9", &isa, &err), ATSI_BAD_INPUT);
+    for (int i = 0; i < ATSI_ISA_LIMIT; i++) {
+        bool selected = atsi_isa_select(atsi_isa_name((enum atsi_isa)i), &isa, &err) == ATSI_OK;
+        assert_int_equal(selected, atsi_isa_supported((enum atsi_isa)i));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quantise), cmocka_unit_test(test_quantise_shares), cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_fast),     cmocka_unit_test(test_prefill),         cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_expert_groups),   cmocka_unit_test(test_isa_names),
+    };
+    return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
+}
