@@ -1,0 +1,131 @@
+#include "tests/support/program_builder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 32, HEADS = 2, HEAD_DIM = 16, EXPERTS = 4, USED = 2, FFN = 32, VOCAB = 48 };
+
+static int32_t tensor(struct atsi_program *p, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2) {
+    struct atsi_tensor t = {.dtype = ATSI_F32, .layout = ATSI_LAYOUT_PLAIN, .ne = {ne0, ne1, ne2, 1}};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    t.size_bytes = atsi_layout_bytes(t.dtype, t.layout, t.ne);
+    return atsi_program_add_tensor(p, &t);
+}
+
+static struct atsi_view view(int32_t buffer, uint32_t width) { return (struct atsi_view){buffer, 0, width}; }
+
+static struct atsi_op *op(struct atsi_program *p, enum atsi_op_kind kind) {
+    struct atsi_op o = {.kind = kind, .state = ATSI_NONE};
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) o.in[i].buffer = ATSI_NONE;
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) o.out[i].buffer = ATSI_NONE;
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) o.tensor[i] = ATSI_NONE;
+    int32_t index = atsi_program_add_op(p, &o);
+    return &p->ops[index];
+}
+
+static void matmul(struct atsi_program *p, const char *name, int32_t in, uint32_t n_in, int32_t out, uint32_t n_out, bool add) {
+    int32_t t = tensor(p, name, n_in, n_out, 1);
+    struct atsi_op *o = op(p, ATSI_OP_MATMUL);
+    o->in[0] = view(in, n_in);
+    o->out[0] = view(out, n_out);
+    o->tensor[0] = t;
+    o->add = add;
+}
+
+static void unit(struct atsi_program *p, const char *name, enum atsi_unit_kind kind, uint32_t n_ops, int32_t router_unit) {
+    struct atsi_unit u = {.kind = kind, .layer = 0, .first_op = p->n_ops - n_ops, .n_ops = n_ops, .router_unit = router_unit};
+    snprintf(u.name, sizeof u.name, "%s", name);
+    for (uint32_t i = u.first_op; i < p->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+            if (p->ops[i].tensor[k] != ATSI_NONE) u.weight_bytes += p->tensors[p->ops[i].tensor[k]].size_bytes;
+    atsi_program_add_unit(p, &u);
+}
+
+static void norm(struct atsi_program *p, int32_t in, int32_t out) {
+    struct atsi_op *o = op(p, ATSI_OP_RMS_NORM);
+    o->in[0] = view(in, WIDTH);
+    o->out[0] = view(out, WIDTH);
+    o->u.norm = (struct atsi_norm_params){WIDTH, 1e-5f};
+}
+
+static void build_attention(struct atsi_program *p, int32_t x, int32_t h) {
+    int32_t q = atsi_program_add_buffer(p, "q", WIDTH, ATSI_ROWS_TOKENS, false);
+    int32_t k = atsi_program_add_buffer(p, "k", HEAD_DIM, ATSI_ROWS_TOKENS, false);
+    int32_t v = atsi_program_add_buffer(p, "v", HEAD_DIM, ATSI_ROWS_TOKENS, false);
+    int32_t a = atsi_program_add_buffer(p, "attention", WIDTH, ATSI_ROWS_TOKENS, false);
+    struct atsi_state kv = {.name = "kv.0", .kind = ATSI_STATE_KV, .n_heads = 1, .k_dim = HEAD_DIM, .v_dim = HEAD_DIM};
+    int32_t state = atsi_program_add_state(p, &kv);
+    norm(p, x, h);
+    matmul(p, "q", h, WIDTH, q, WIDTH, false);
+    unit(p, "q", ATSI_UNIT_MATRIX, 2, ATSI_NONE);
+    matmul(p, "k", h, WIDTH, k, HEAD_DIM, false);
+    unit(p, "k", ATSI_UNIT_MATRIX, 1, ATSI_NONE);
+    matmul(p, "v", h, WIDTH, v, HEAD_DIM, false);
+    unit(p, "v", ATSI_UNIT_MATRIX, 1, ATSI_NONE);
+    struct atsi_op *o = op(p, ATSI_OP_ATTENTION);
+    o->in[0] = view(q, WIDTH);
+    o->in[1] = view(k, HEAD_DIM);
+    o->in[2] = view(v, HEAD_DIM);
+    o->out[0] = view(a, WIDTH);
+    o->state = state;
+    o->u.attention = (struct atsi_attention_params){HEADS, 1, 0.25f};
+    unit(p, "attention", ATSI_UNIT_STATE, 1, ATSI_NONE);
+    matmul(p, "o", a, WIDTH, x, WIDTH, true);
+}
+
+static void build_experts(struct atsi_program *p, int32_t x, int32_t h) {
+    int32_t logits = atsi_program_add_buffer(p, "router", EXPERTS, ATSI_ROWS_TOKENS, false);
+    int32_t ids = atsi_program_add_buffer(p, "ids", USED, ATSI_ROWS_TOKENS, true);
+    int32_t weights = atsi_program_add_buffer(p, "weights", USED, ATSI_ROWS_TOKENS, false);
+    int32_t slots = atsi_program_add_buffer(p, "slots", USED * FFN, ATSI_ROWS_TOKENS, false);
+    norm(p, x, h);
+    matmul(p, "gate_inp", h, WIDTH, logits, EXPERTS, false);
+    struct atsi_op *o = op(p, ATSI_OP_ROUTER);
+    o->in[0] = view(logits, EXPERTS);
+    o->out[0] = view(ids, USED);
+    o->out[1] = view(weights, USED);
+    o->u.router = (struct atsi_router_params){EXPERTS, USED, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    unit(p, "o", ATSI_UNIT_MATRIX, 4, ATSI_NONE); // the output projection, the norm and the router
+    int32_t t = tensor(p, "exps", WIDTH, FFN, EXPERTS);
+    o = op(p, ATSI_OP_EXPERTS);
+    o->in[0] = view(h, WIDTH);
+    o->in[1] = view(ids, USED);
+    o->out[0] = view(slots, USED * FFN);
+    o->tensor[0] = t;
+    o->u.experts = (struct atsi_experts_params){EXPERTS, USED, false};
+    o = op(p, ATSI_OP_EXPERT_SUM);
+    o->in[0] = view(slots, USED * FFN);
+    o->in[1] = view(weights, USED);
+    o->out[0] = view(x, WIDTH);
+    o->add = true;
+    unit(p, "exps", ATSI_UNIT_EXPERTS, 2, (int32_t)p->n_units - 1);
+}
+
+void test_build_plan(struct atsi_plan *plan) {
+    memset(plan, 0, sizeof *plan);
+    struct atsi_program *p = &plan->program;
+    plan->limits = (struct atsi_plan_limits){.n_ctx = 64, .chunk = 8, .n_outputs = 2, .kv_type = ATSI_F16};
+    strcpy(plan->model.arch, "test");
+    strcpy(plan->certificate.milp_status, "skipped");
+    int32_t x = atsi_program_add_buffer(p, "x", WIDTH, ATSI_ROWS_TOKENS, false);
+    int32_t h = atsi_program_add_buffer(p, "h", WIDTH, ATSI_ROWS_TOKENS, false);
+    int32_t y = atsi_program_add_buffer(p, "y", WIDTH, ATSI_ROWS_OUTPUTS, false);
+    p->logits = atsi_program_add_buffer(p, "logits", VOCAB, ATSI_ROWS_OUTPUTS, false);
+    p->n_vocab = VOCAB;
+    int32_t table = tensor(p, "token_embd", WIDTH, VOCAB, 1);
+    struct atsi_op *o = op(p, ATSI_OP_EMBED);
+    o->out[0] = view(x, WIDTH);
+    o->tensor[0] = table;
+    o->u.embed_scale = 1.0f;
+    unit(p, "token_embd", ATSI_UNIT_EMBED, 1, ATSI_NONE);
+    build_attention(p, x, h);
+    build_experts(p, x, h);
+    o = op(p, ATSI_OP_SELECT);
+    o->in[0] = view(x, WIDTH);
+    o->out[0] = view(y, WIDTH);
+    norm(p, y, y);
+    matmul(p, "output", y, WIDTH, p->logits, VOCAB, false);
+    unit(p, "output", ATSI_UNIT_HEAD, 3, ATSI_NONE);
+    atsi_program_place_buffers(p, plan->limits.chunk, plan->limits.n_outputs, &plan->limits.compute_bytes, NULL);
+}

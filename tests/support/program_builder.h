@@ -1,0 +1,11 @@
+// program_builder.h: a small valid program for tests: embedding, one block with attention and a two-expert MoE, output head.
+#ifndef ATSI_TESTS_SUPPORT_PROGRAM_BUILDER_H
+#define ATSI_TESTS_SUPPORT_PROGRAM_BUILDER_H
+
+#include "formats/plan.h"
+
+// Fills *plan (width 32, 2 heads of 16, 4 experts of which 2 are used, vocabulary 48, context 64, chunk 8). Free with
+// atsi_plan_free.
+void test_build_plan(struct atsi_plan *plan);
+
+#endif

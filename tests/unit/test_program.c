@@ -1,0 +1,166 @@
+// The program's checks, sizes, buffer placement and its way through JSON.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/program_builder.h"
+
+static void accepts_the_valid_program(void **state) {
+    (void)state;
+    struct atsi_plan plan;
+    struct atsi_error err = {0};
+    test_build_plan(&plan);
+    if (atsi_program_check(&plan.program, &err) != ATSI_OK) fail_msg("%s", err.text);
+    atsi_plan_free(&plan);
+}
+
+// Each mutation breaks one thing that a kernel would trust.
+static void break_view_offset(struct atsi_program *p) { p->ops[1].in[0].offset = 1; }
+static void break_view_buffer(struct atsi_program *p) { p->ops[1].in[0].buffer = (int32_t)p->n_buffers; }
+static void break_view_wrap(struct atsi_program *p) { p->ops[1].in[0] = (struct atsi_view){0, UINT32_MAX, 33}; }
+static void break_tensor_index(struct atsi_program *p) { p->ops[2].tensor[0] = 9999; }
+static void break_tensor_shape(struct atsi_program *p) { p->tensors[1].ne[1] = 16, p->tensors[1].size_bytes /= 2; }
+static void break_tensor_size(struct atsi_program *p) { p->tensors[1].size_bytes++; }
+static void break_group(struct atsi_program *p) { p->ops[1].u.norm.group = 5; }
+static void break_zero_group(struct atsi_program *p) { p->ops[1].u.norm.group = 0; }
+static void break_heads(struct atsi_program *p) { p->ops[5].u.attention.n_heads = 3; }
+static void break_state(struct atsi_program *p) { p->ops[5].state = 7; }
+static void break_state_kind(struct atsi_program *p) { p->states[0].kind = ATSI_STATE_DELTA; }
+static void break_n_used(struct atsi_program *p) { p->ops[9].u.router.n_used = 5; }
+static void break_router_range(struct atsi_program *p) { p->ops[10].u.experts.n_experts = 3, p->tensors[6].ne[2] = 3; }
+static void break_ids_type(struct atsi_program *p) { p->buffers[p->ops[9].out[0].buffer].is_int = false; }
+static void break_rows(struct atsi_program *p) { p->buffers[0].rows = ATSI_ROWS_OUTPUTS; }
+static void break_unit_cover(struct atsi_program *p) { p->units[1].n_ops = 1; }
+static void break_unit_bytes(struct atsi_program *p) { p->units[1].weight_bytes++; }
+static void break_router_unit(struct atsi_program *p) { p->units[6].router_unit = 6; }
+static void break_logits(struct atsi_program *p) { p->logits = 0; }
+static void break_vocab(struct atsi_program *p) { p->n_vocab = 47; }
+static void break_kind(struct atsi_program *p) { p->ops[3].kind = (enum atsi_op_kind)99; }
+static void break_order(struct atsi_program *p) { p->ops[12].kind = ATSI_OP_ADD; }
+
+static void rejects_each_broken_program(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        void (*apply)(struct atsi_program *);
+    } cases[] = {
+        {"view offset", break_view_offset}, {"view buffer", break_view_buffer}, {"view wrap", break_view_wrap},
+        {"tensor index", break_tensor_index}, {"tensor shape", break_tensor_shape}, {"tensor size", break_tensor_size},
+        {"group", break_group}, {"zero group", break_zero_group}, {"heads", break_heads}, {"state", break_state},
+        {"state kind", break_state_kind}, {"n_used", break_n_used}, {"router range", break_router_range},
+        {"ids type", break_ids_type}, {"rows", break_rows}, {"unit cover", break_unit_cover}, {"unit bytes", break_unit_bytes},
+        {"router unit", break_router_unit}, {"logits", break_logits}, {"vocabulary", break_vocab}, {"kind", break_kind},
+        {"order", break_order},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct atsi_plan plan;
+        struct atsi_error err = {0};
+        test_build_plan(&plan);
+        cases[i].apply(&plan.program);
+        if (atsi_program_check(&plan.program, &err) != ATSI_BAD_INPUT) fail_msg("accepted: %s", cases[i].name);
+        assert_true(err.text[0] != 0);
+        atsi_plan_free(&plan);
+    }
+}
+
+static void buffers_alive_together_do_not_overlap(void **state) {
+    (void)state;
+    struct atsi_plan plan;
+    test_build_plan(&plan);
+    const struct atsi_program *p = &plan.program;
+    // Independent oracle: play the program, tag every byte with its owner, and see that reads find their writer's tag.
+    int16_t *owner = malloc(plan.limits.compute_bytes * sizeof *owner);
+    memset(owner, -1, plan.limits.compute_bytes * sizeof *owner);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        for (int k = 0; k < ATSI_OP_MAX_IN && p->ops[i].in[k].buffer != ATSI_NONE; k++) {
+            const struct atsi_buffer *b = &p->buffers[p->ops[i].in[k].buffer];
+            assert_int_equal(owner[b->offset_bytes], p->ops[i].in[k].buffer);
+        }
+        for (int k = 0; k < ATSI_OP_MAX_OUT && p->ops[i].out[k].buffer != ATSI_NONE; k++) {
+            const struct atsi_buffer *b = &p->buffers[p->ops[i].out[k].buffer];
+            uint64_t bytes = (uint64_t)b->width * 4 * (b->rows == ATSI_ROWS_TOKENS ? plan.limits.chunk : plan.limits.n_outputs);
+            assert_true(b->offset_bytes % 256 == 0 && b->offset_bytes + bytes <= plan.limits.compute_bytes);
+            for (uint64_t j = 0; j < bytes; j++) owner[b->offset_bytes + j] = (int16_t)p->ops[i].out[k].buffer;
+        }
+    }
+    free(owner);
+    atsi_plan_free(&plan);
+}
+
+static void manifest_round_trip_is_exact(void **state) {
+    (void)state;
+    struct atsi_plan plan, back;
+    struct atsi_error err = {0};
+    char *json, *again;
+    size_t size, size_again;
+    test_build_plan(&plan);
+    plan.model.gguf_hash = 0xFEDCBA9876543210u;
+    plan.chat_template = strdup("{{ \"x\" }}\n\xF0\x9F\x98\x80");
+    plan.notes = strdup("made by a test");
+    plan.decode_times = calloc(plan.program.n_units, sizeof *plan.decode_times);
+    plan.decode_times[3].gpu_us = 0.1f;
+    assert_int_equal(atsi_plan_to_json(&plan, &json, &size, &err), ATSI_OK);
+    if (atsi_plan_from_json(json, size, &back, &err) != ATSI_OK) fail_msg("%s", err.text);
+    assert_int_equal(atsi_plan_to_json(&back, &again, &size_again, &err), ATSI_OK);
+    assert_string_equal(json, again);
+    assert_true(back.model.gguf_hash == plan.model.gguf_hash && back.decode_times[3].gpu_us == 0.1f);
+    assert_memory_equal(back.program.ops, plan.program.ops, plan.program.n_ops * sizeof *plan.program.ops);
+    free(json);
+    free(again);
+    atsi_plan_free(&plan);
+    atsi_plan_free(&back);
+}
+
+// A manifest with any byte changed or cut either is refused with a message or parses to a program that passes the checks.
+static void damaged_manifests_never_pass_unchecked(void **state) {
+    (void)state;
+    struct atsi_plan plan, back;
+    char *json;
+    size_t size;
+    test_build_plan(&plan);
+    assert_int_equal(atsi_plan_to_json(&plan, &json, &size, NULL), ATSI_OK);
+    static const char replacements[] = "0-9\"}]x,";
+    for (size_t i = 0; i < size; i += 3) {
+        struct atsi_error err = {0};
+        char kept = json[i];
+        json[i] = replacements[i % (sizeof replacements - 1)];
+        if (atsi_plan_from_json(json, size, &back, &err) == ATSI_OK) assert_int_equal(atsi_program_check(&back.program, &err), ATSI_OK);
+        else assert_true(err.text[0] != 0);
+        atsi_plan_free(&back);
+        json[i] = kept;
+        assert_int_equal(atsi_plan_from_json(json, i, &back, &err), ATSI_BAD_INPUT);
+        atsi_plan_free(&back);
+    }
+    free(json);
+    atsi_plan_free(&plan);
+}
+
+static void sizes_follow_their_formulas(void **state) {
+    (void)state;
+    uint64_t ne[4] = {512, 17, 3, 1}, huge[4] = {1u << 20, UINT64_MAX / 2, 2, 1}, odd[4] = {100, 4, 1, 1};
+    assert_int_equal(atsi_layout_bytes(ATSI_Q4_K, ATSI_LAYOUT_PLAIN, ne), 2 * 144 * 17 * 3);
+    assert_int_equal(atsi_layout_bytes(ATSI_Q4_K, ATSI_LAYOUT_TILE16, ne), 2 * 144 * 32 * 3);
+    assert_int_equal(atsi_layout_bytes(ATSI_F32, ATSI_LAYOUT_TILE16, ne), 0);
+    assert_int_equal(atsi_layout_bytes(ATSI_F32, ATSI_LAYOUT_PLAIN, huge), 0);
+    assert_int_equal(atsi_layout_bytes(ATSI_Q8_0, ATSI_LAYOUT_PLAIN, odd), 0);
+    struct atsi_state kv = {.kind = ATSI_STATE_KV, .n_heads = 8, .k_dim = 128, .v_dim = 128};
+    assert_int_equal(atsi_state_bytes(&kv, 4096, 512, ATSI_F16), 2ull * 2 * 8 * 128 * 4096);
+    assert_int_equal(atsi_state_bytes(&kv, 4096, 512, ATSI_Q8_0), 2ull * 8 * (128 / 32 * 34) * 4096);
+    kv.window = 1024;
+    assert_int_equal(atsi_state_capacity(&kv, 4096, 512), 1536);
+    assert_int_equal(atsi_state_capacity(&kv, 1200, 512), 1200);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_the_valid_program),      cmocka_unit_test(rejects_each_broken_program),
+        cmocka_unit_test(buffers_alive_together_do_not_overlap), cmocka_unit_test(manifest_round_trip_is_exact),
+        cmocka_unit_test(damaged_manifests_never_pass_unchecked), cmocka_unit_test(sizes_follow_their_formulas),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
