@@ -88,7 +88,7 @@ run_suite() {
         case $name in
         _*) continue ;; # _x.sh is sourced by the others
         *.sh) [ -f "$file" ] || continue ;;
-        *) [ -f "$file" ] && [ -x "$file" ] || continue ;;
+        *) if [ ! -f "$file" ] || [ ! -x "$file" ]; then continue; fi ;;
         esac
         if wanted "$name" "$@"; then run_file "$file"; fi
     done

@@ -38,10 +38,11 @@ export DEBIAN_FRONTEND=noninteractive
 install() {
     "${as_root[@]}" apt-get install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1
 }
+refresh() {
+    "${as_root[@]}" apt-get update >"$log" 2>&1
+}
 # The package lists may be absent or old: fetch them only when the first try fails.
-if ! install; then
-    "${as_root[@]}" apt-get update >"$log" 2>&1 && install || {
-        tail -n 5 "$log" >&2
-        fail "apt-get could not install: ${missing[*]}"
-    }
+if ! install && ! { refresh && install; }; then
+    tail -n 5 "$log" >&2
+    fail "apt-get could not install: ${missing[*]}"
 fi

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs the tests whose oracles come from PyPI: the reference reader of GGUF and the tokenizers library.
+# They live in a virtual environment under $B, made on the first run. Needs Python 3 with venv.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+export B=${B:-build}
+venv=$B/oracle-venv
+requirements=tests/oracle/requirements.txt
+
+if ! cmp -s "$requirements" "$venv/requirements.txt"; then
+    echo "oracle: installing $(tr '\n' ' ' <"$requirements")" >&2
+    python3 -m venv --clear "$venv" || {
+        echo "oracle: needs Python's venv; install python3-venv" >&2
+        exit 1
+    }
+    "$venv/bin/pip" install --quiet --requirement "$requirements"
+    cp "$requirements" "$venv/requirements.txt"
+fi
+
+PYTHON=$venv/bin/python exec tests/run.sh --files tests/oracle/test_*.py
