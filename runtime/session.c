@@ -1,0 +1,112 @@
+#include "runtime/session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum atsi_status atsi_session_create(const struct atsi_executor_params *params, uint32_t chunk, const volatile sig_atomic_t *stop,
+                                     struct atsi_session **out, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &params->plan->limits;
+    *out = NULL;
+    if (params->n_ctx > l->n_ctx)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u",
+                         params->n_ctx, l->n_ctx, params->n_ctx);
+    struct atsi_session *s = calloc(1, sizeof *s);
+    if (!s) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    struct atsi_executor_params p = *params;
+    p.n_ctx = s->n_ctx = params->n_ctx ? params->n_ctx : l->n_ctx;
+    s->plan = params->plan;
+    s->chunk = chunk && chunk < l->chunk ? chunk : l->chunk;
+    s->stop = stop;
+    s->n_token_ids = params->plan->program.n_vocab;
+    s->last_logits = calloc(params->plan->program.n_vocab, sizeof *s->last_logits);
+    enum atsi_status status = s->last_logits ? atsi_executor_create(&p, &s->executor, err)
+                                             : atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    for (uint32_t i = 0; status == ATSI_OK && i < params->plan->program.n_ops; i++) {
+        const struct atsi_op *op = &params->plan->program.ops[i];
+        if (op->kind == ATSI_OP_EMBED && params->plan->program.tensors[op->tensor[0]].ne[1] < s->n_token_ids)
+            s->n_token_ids = (uint32_t)params->plan->program.tensors[op->tensor[0]].ne[1];
+    }
+    if (status == ATSI_OK) *out = s;
+    else atsi_session_free(s);
+    return status;
+}
+
+void atsi_session_free(struct atsi_session *s) {
+    if (!s) return;
+    atsi_executor_free(s->executor);
+    free(s->last_logits);
+    free(s);
+}
+
+// Takes a round's logits: hands them on and keeps the newest row.
+struct logits_sink {
+    struct atsi_session *session;
+    atsi_on_logits *on_logits;
+    void *context;
+    uint32_t first; // output 0 of this round counts as this one of the call
+};
+
+static void take_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
+    struct logits_sink *sink = context;
+    size_t n_vocab = sink->session->plan->program.n_vocab;
+    if (sink->on_logits) sink->on_logits(sink->context, logits, sink->first + first_output, n_outputs);
+    memcpy(sink->session->last_logits, logits + (n_outputs - 1) * n_vocab, n_vocab * sizeof *logits);
+}
+
+static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t *ids, uint32_t n, struct atsi_error *err) {
+    if (n > s->n_ctx - s->n_past)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%u tokens do not fit: the context holds %u and %u are used", n, s->n_ctx, s->n_past);
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= s->n_token_ids)
+            return atsi_fail(err, ATSI_BAD_INPUT, "token %u: id %d is out of range, the model has ids 0 to %u", i, ids[i],
+                             s->n_token_ids - 1);
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
+                                     void *context, struct atsi_error *err) {
+    ATSI_TRY(check_tokens(s, ids, n, err));
+    int32_t *rows = malloc(s->chunk * sizeof *rows);
+    if (!rows) return atsi_fail(err, ATSI_FAILED, "out of memory while reading tokens");
+    enum atsi_status status = ATSI_OK;
+    struct logits_sink sink = {s, on_logits, context, 0};
+    for (uint32_t done = 0; done < n && status == ATSI_OK;) {
+        uint32_t n_round = n - done < s->chunk ? n - done : s->chunk;
+        uint32_t first_output = on_logits ? 0 : n_round - 1, n_outputs = on_logits || done + n_round == n ? n_round - first_output : 0;
+        for (uint32_t i = 0; i < n_outputs; i++) rows[i] = (int32_t)(first_output + i);
+        struct atsi_round_request r = {.token_ids = ids + done, .n_tokens = n_round, .first_pos = s->n_past, .output_rows = rows,
+                                       .n_outputs = n_outputs, .on_logits = take_logits, .context = &sink};
+        sink.first = done;
+        if (s->stop && *s->stop) status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+        else status = atsi_executor_round(s->executor, &r, err);
+        if (status == ATSI_OK) s->n_past += n_round;
+        done += n_round;
+    }
+    free(rows);
+    return status;
+}
+
+enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_error *err) {
+    bool any_finite = false, any_nan = false;
+    for (uint32_t i = 0; i < s->plan->program.n_vocab; i++) {
+        any_nan |= isnan(s->last_logits[i]) || s->last_logits[i] == INFINITY;
+        any_finite |= isfinite(s->last_logits[i]);
+    }
+    if (any_finite && !any_nan) return ATSI_OK;
+    char unit[ATSI_NAME_CAP];
+    atsi_executor_blame(s->executor, unit, sizeof unit);
+    return atsi_fail(err, ATSI_FAILED, "non-finite logits at token %u%s%s", s->n_past - 1, unit[0] ? ", first in " : "", unit);
+}
+
+bool atsi_session_truncate(struct atsi_session *s, uint32_t n) {
+    for (uint32_t i = 0; n && i < s->plan->program.n_states; i++) {
+        const struct atsi_state *state = &s->plan->program.states[i];
+        // A ring keeps only the newest window: what an older position saw may be overwritten.
+        bool ring = state->kind == ATSI_STATE_KV && atsi_state_capacity(state, s->n_ctx, s->plan->limits.chunk) < s->n_past;
+        if (n < s->n_past && (state->kind != ATSI_STATE_KV || ring)) return false;
+    }
+    if (n == 0 && atsi_executor_reset(s->executor, NULL) != ATSI_OK) return false;
+    s->n_past = n;
+    return true;
+}

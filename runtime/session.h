@@ -1,0 +1,36 @@
+// session.h: one text as it grows: positions, chunked prefill, logits. Owns its executor.
+#ifndef ATSI_RUNTIME_SESSION_H
+#define ATSI_RUNTIME_SESSION_H
+
+#include <signal.h>
+
+#include "runtime/executor.h"
+
+struct atsi_session {
+    struct atsi_executor *executor;
+    const struct atsi_plan *plan;
+    uint32_t n_ctx;
+    uint32_t chunk;                      // tokens of a round, at most the plan's
+    uint32_t n_past;                     // tokens in the states
+    uint32_t n_token_ids;                // ids at or above it are refused
+    const volatile sig_atomic_t *stop;   // looked at between rounds; NULL: never stops
+    float *last_logits;                  // [n_vocab] after the newest token
+};
+
+// chunk 0: the plan's; a larger one than the plan's is cut to it. params->n_ctx 0: the plan's; above it: ATSI_BAD_INPUT.
+enum atsi_status atsi_session_create(const struct atsi_executor_params *params, uint32_t chunk, const volatile sig_atomic_t *stop,
+                                     struct atsi_session **out, struct atsi_error *err);
+void atsi_session_free(struct atsi_session *s); // NULL fine
+
+// Appends tokens (n >= 1) and leaves the logits after the last one in last_logits. With `on_logits` every token's logits are
+// handed out too: first_output counts from the first token of this call. ATSI_BAD_INPUT when an id is out of range or the
+// context would overflow (both counts named), ATSI_INTERRUPTED when *stop was set between rounds.
+enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
+                                     void *context, struct atsi_error *err);
+// ATSI_FAILED naming the token position and the unit when last_logits are not finite.
+enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_error *err);
+
+// Keeps the first n tokens only (n <= n_past). Texts with recurrent states can only go back to 0: returns false otherwise.
+bool atsi_session_truncate(struct atsi_session *s, uint32_t n);
+
+#endif
