@@ -37,7 +37,7 @@ static double now_seconds(void) {
 }
 
 struct atsi_milp_options atsi_milp_defaults(void) {
-    return (struct atsi_milp_options){.seconds_max = 60, .seconds_enough = 5, .gap_target = 0.005};
+    return (struct atsi_milp_options){.seconds_max = 60, .seconds_enough = 2, .gap_target = 0.005};
 }
 
 static double gain(const struct atsi_solve_unit *unit) { return unit->t_cpu_us - unit->t_gpu_us; }

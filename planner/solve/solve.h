@@ -88,7 +88,7 @@ struct atsi_milp_result {
     double seconds;
 };
 
-// What atsi_solve uses: stop after 5 s with a gap of at most 0.5 %, after 60 s in any case.
+// What atsi_solve uses: stop after 2 s with a gap of at most 0.5 %, after 60 s in any case.
 struct atsi_milp_options atsi_milp_defaults(void);
 
 // The same problem as a mixed integer program for GLPK (silenced). `placement` (n_units entries or NULL) receives

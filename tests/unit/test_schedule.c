@@ -1,0 +1,284 @@
+// The scheduler against a second reading of the timing model and against exhaustive search.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "runtime/schedule/schedule.h"
+
+#define N_MAX 16
+
+static uint64_t next_random(uint64_t *state) {
+    *state += UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t z = *state;
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+static uint64_t below(uint64_t *state, uint64_t n) { return next_random(state) % n; }
+static double uniform(uint64_t *state) { return (double)(next_random(state) >> 11) / 9007199254740992.0; }
+
+struct problem {
+    struct atsi_schedule_instance inst;
+    struct atsi_schedule_unit units[N_MAX];
+};
+
+static int32_t random_after(uint64_t *rng, int style, size_t i) {
+    if (style == 0 || i == 0) return below(rng, 8) ? ATSI_AFTER_START : ATSI_AFTER_PREVIOUS;
+    if (style == 1) return ATSI_AFTER_PREVIOUS;
+    return below(rng, 3) == 0 ? ATSI_AFTER_START : (int32_t)below(rng, i);
+}
+
+// Tight regions, ties (small integers), zero sizes and times, dependencies of every kind.
+static void make_random(struct problem *p, uint64_t seed, size_t n_max) {
+    uint64_t rng = seed * 1009 + 3;
+    size_t n = 1 + below(&rng, n_max);
+    int times = (int)below(&rng, 3), sizes = (int)below(&rng, 3), afters = (int)below(&rng, 4);
+    double ratio = 0.2 + 3 * uniform(&rng), switching = below(&rng, 3) == 0 ? 0 : 20 * uniform(&rng);
+    uint64_t size_sum = 0, n_gpu = below(&rng, 4);
+    for (size_t i = 0; i < n; i++) {
+        struct atsi_schedule_unit *u = &p->units[i];
+        u->size_bytes = sizes == 0 ? 10 : sizes == 1 ? below(&rng, 3) * 5 : 1 + below(&rng, 100);
+        u->t_cpu_us = times == 0 ? (double)below(&rng, 5) : 10 + 90 * uniform(&rng);
+        u->t_gpu_us = times == 0 ? (double)below(&rng, 3) : u->t_cpu_us * (0.05 + 0.3 * uniform(&rng));
+        if (times == 2 && below(&rng, 5) == 0) u->t_gpu_us = 2 * u->t_cpu_us;
+        u->transfer_us = times == 0 ? (double)below(&rng, 6) : u->t_cpu_us * ratio * (0.5 + uniform(&rng));
+        u->switch_us = times == 0 ? (double)below(&rng, 3) : switching;
+        u->home = below(&rng, 4) < n_gpu && below(&rng, 2) ? ATSI_GPU : ATSI_CPU;
+        u->after = random_after(&rng, afters, i);
+        size_sum += u->size_bytes;
+    }
+    p->inst =
+        (struct atsi_schedule_instance){below(&rng, 1 + (below(&rng, 2) ? size_sum : size_sum / 3 + 10)), n, p->units};
+    if (below(&rng, 20) == 0) p->inst.temp_bytes = 0;
+}
+
+// ---- the oracle: the model read a second time, by looking at what is held at a moment ------------------------------
+
+struct oracle {
+    const struct atsi_schedule_instance *inst;
+    double end[N_MAX], transfer_start[N_MAX], transfer_end[N_MAX], start[N_MAX];
+    uint8_t side[N_MAX];
+    double best;
+};
+
+static bool promoted(const struct oracle *o, size_t i) {
+    return o->side[i] == ATSI_GPU && o->inst->units[i].home == ATSI_CPU;
+}
+
+static uint64_t held_at(const struct oracle *o, size_t n, double t) {
+    uint64_t sum = 0;
+    for (size_t k = 0; k < n; k++)
+        if (promoted(o, k) && o->transfer_start[k] <= t && t < o->end[k]) sum += o->inst->units[k].size_bytes;
+    return sum;
+}
+
+// Space can only appear when a unit ends, so the candidates are the earliest moment and those ends.
+static double oracle_transfer_start(const struct oracle *o, size_t i) {
+    const struct atsi_schedule_unit *u = &o->inst->units[i];
+    double earliest = 0, best = INFINITY;
+    for (size_t k = 0; k < i; k++)
+        if (promoted(o, k)) earliest = fmax(earliest, o->transfer_end[k]);
+    if (u->after >= 0) earliest = fmax(earliest, o->end[u->after]);
+    if (u->after == ATSI_AFTER_PREVIOUS && i > 0) earliest = fmax(earliest, o->end[i - 1]);
+    for (size_t k = 0; k <= i; k++) {
+        double t = k == i ? earliest : fmax(earliest, o->end[k]);
+        if (held_at(o, i, t) + u->size_bytes <= o->inst->temp_bytes) best = fmin(best, t);
+    }
+    return best;
+}
+
+static void oracle_unit(struct oracle *o, size_t i) {
+    const struct atsi_schedule_unit *u = &o->inst->units[i];
+    double start = i ? o->end[i - 1] : 0;
+    if (i && o->side[i] != o->side[i - 1]) start += u->switch_us;
+    if (promoted(o, i)) {
+        o->transfer_start[i] = oracle_transfer_start(o, i);
+        o->transfer_end[i] = o->transfer_start[i] + u->transfer_us;
+        start = fmax(start, o->transfer_end[i]);
+    }
+    o->start[i] = start;
+    o->end[i] = start + (o->side[i] ? u->t_gpu_us : u->t_cpu_us);
+}
+
+static void try_all(struct oracle *o, size_t i) {
+    if (i == o->inst->n_units) {
+        o->best = fmin(o->best, o->end[i - 1]);
+        return;
+    }
+    const struct atsi_schedule_unit *u = &o->inst->units[i];
+    for (int side = 0; side < 2; side++) {
+        if (side == 0 && u->home == ATSI_GPU) continue;
+        if (side == 1 && u->home == ATSI_CPU && u->size_bytes > o->inst->temp_bytes) continue;
+        o->side[i] = (uint8_t)side;
+        oracle_unit(o, i);
+        try_all(o, i + 1);
+    }
+}
+
+static double oracle_time(struct oracle *o, const struct atsi_schedule_instance *inst, const uint8_t *assignment) {
+    o->inst = inst;
+    memcpy(o->side, assignment, inst->n_units);
+    for (size_t i = 0; i < inst->n_units; i++) oracle_unit(o, i);
+    return o->end[inst->n_units - 1];
+}
+
+// The paper's T from its definition; infinite when a promoted unit has no admissible start.
+static double oracle_paper(const struct atsi_schedule_instance *inst, const uint8_t *side) {
+    const struct atsi_schedule_unit *u = inst->units - 1; // counted from 1, as in the paper
+    double total = 0;
+    size_t n = inst->n_units;
+    for (size_t i = 1; i <= n; i++) {
+        total += side[i - 1] ? u[i].t_gpu_us : u[i].t_cpu_us;
+        if (i > 1 && side[i - 2] != side[i - 1]) total += u[i].switch_us;
+        if (side[i - 1] == ATSI_CPU || u[i].home == ATSI_GPU) continue;
+        double delta = INFINITY;
+        for (size_t j = 0; j < i; j++) {
+            bool admissible = j == 0 || (u[j].home == ATSI_CPU && side[j - 1] == ATSI_CPU);
+            double seg = 0;
+            for (size_t k = j + 1; k < i; k++) {
+                admissible = admissible && side[k - 1] == u[k].home;
+                seg += u[k].home ? u[k].t_gpu_us : u[k].t_cpu_us;
+                if (k > 1 && u[k - 1].home != u[k].home) seg += u[k].switch_us;
+            }
+            if (admissible) delta = fmin(delta, fmax(u[i].transfer_us - seg, 0));
+        }
+        total += delta;
+    }
+    return total;
+}
+
+static double best_paper(const struct atsi_schedule_instance *inst) {
+    double best = INFINITY;
+    for (uint32_t mask = 0; mask < 1u << inst->n_units; mask++) {
+        uint8_t side[N_MAX];
+        bool allowed = true;
+        for (size_t i = 0; i < inst->n_units; i++) {
+            side[i] = mask >> i & 1;
+            const struct atsi_schedule_unit *u = &inst->units[i];
+            allowed = allowed && !(side[i] == 0 && u->home == ATSI_GPU);
+            allowed = allowed && !(side[i] == 1 && u->home == ATSI_CPU && u->size_bytes > inst->temp_bytes);
+        }
+        if (allowed) best = fmin(best, oracle_paper(inst, side));
+    }
+    return best;
+}
+
+// ---- tests -------------------------------------------------------------------------------------------------------
+
+static void check_equal(double got, double want, uint64_t seed, const char *what) {
+    if (!(fabs(got - want) <= 1e-9 * fmax(1, fabs(want))))
+        fail_msg("%s, seed %llu: %.12g, expected %.12g", what, (unsigned long long)seed, got, want);
+}
+
+static struct atsi_schedule run(struct atsi_scheduler *s, const struct problem *p, enum atsi_schedule_policy policy,
+                                uint64_t seed) {
+    struct atsi_schedule out;
+    struct atsi_error err = {0};
+    if (atsi_scheduler_run(s, &p->inst, policy, NULL, &out, &err) != ATSI_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    return out;
+}
+
+static void check_timing(const struct problem *p, const struct atsi_schedule *out, uint64_t seed) {
+    struct oracle o = {0};
+    check_equal(out->total_us, oracle_time(&o, &p->inst, out->assignment), seed, "total");
+    for (size_t i = 0; i < p->inst.n_units; i++) {
+        check_equal(out->timing.start_us[i], o.start[i], seed, "start");
+        check_equal(out->timing.end_us[i], o.end[i], seed, "end");
+        if (!promoted(&o, i)) continue;
+        check_equal(out->timing.transfer_start_us[i], o.transfer_start[i], seed, "transfer start");
+        check_equal(out->timing.transfer_end_us[i], o.transfer_end[i], seed, "transfer end");
+        double ready = i ? o.end[i - 1] + (o.side[i] != o.side[i - 1] ? p->units[i].switch_us : 0) : 0;
+        check_equal(out->timing.exposed_us[i], fmax(0, o.transfer_end[i] - ready), seed, "exposed");
+    }
+}
+
+static void timing_follows_the_model(void **state) {
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        struct problem p;
+        make_random(&p, seed, N_MAX);
+        uint64_t rng = seed;
+        uint8_t assignment[N_MAX];
+        double start[N_MAX], end[N_MAX];
+        struct atsi_schedule_timing timing = {.start_us = start, .end_us = end};
+        for (size_t i = 0; i < p.inst.n_units; i++) {
+            bool open = p.units[i].home == ATSI_CPU && p.units[i].size_bytes <= p.inst.temp_bytes;
+            assignment[i] = open ? (uint8_t)below(&rng, 2) : (uint8_t)p.units[i].home;
+        }
+        struct oracle o = {0};
+        check_equal(atsi_schedule_time(&p.inst, assignment, &timing), oracle_time(&o, &p.inst, assignment), seed,
+                    "time");
+        struct atsi_schedule out = run(*state, &p, ATSI_POLICY_NONE, seed);
+        check_timing(&p, &out, seed);
+    }
+}
+
+static void fifo_equals_exhaustive_search(void **state) {
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        struct problem p;
+        make_random(&p, seed + 10000, 12);
+        struct oracle o = {.inst = &p.inst, .best = INFINITY};
+        try_all(&o, 0);
+        struct atsi_schedule out = run(*state, &p, ATSI_POLICY_FIFO, seed);
+        check_equal(out.total_us, o.best, seed, "fifo");
+        check_equal(out.lower_bound_us, o.best, seed, "proven bound");
+        check_timing(&p, &out, seed);
+        out = run(*state, &p, ATSI_POLICY_PAPER, seed);
+        if (out.lower_bound_us > o.best * (1 + 1e-9))
+            fail_msg("seed %llu: bound over the optimum", (unsigned long long)seed);
+    }
+}
+
+static void paper_minimises_its_own_objective(void **state) {
+    for (uint64_t seed = 0; seed < 2500; seed++) {
+        struct problem p;
+        make_random(&p, seed + 20000, 11);
+        struct atsi_schedule out = run(*state, &p, ATSI_POLICY_PAPER, seed);
+        check_equal(out.paper_objective_us, best_paper(&p.inst), seed, "paper");
+        check_equal(out.paper_objective_us, oracle_paper(&p.inst, out.assignment), seed, "paper's assignment");
+        check_timing(&p, &out, seed);
+    }
+}
+
+static void bad_instances_are_refused(void **state) {
+    struct atsi_schedule_unit units[2] = {{.t_cpu_us = 1, .after = ATSI_AFTER_START}, {.t_cpu_us = 1, .after = 0}};
+    struct atsi_schedule_instance inst = {0, 2, units};
+    struct atsi_schedule out;
+    struct atsi_error err = {0};
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, NULL, &out, &err), ATSI_OK);
+    units[1].after = 1;
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, NULL, &out, &err), ATSI_BAD_INPUT);
+    units[1].after = ATSI_AFTER_PREVIOUS;
+    units[1].transfer_us = NAN;
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, NULL, &out, &err), ATSI_BAD_INPUT);
+    inst.n_units = 100000;
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, NULL, &out, &err), ATSI_BAD_INPUT);
+}
+
+static int make_scheduler(void **state) {
+    return atsi_scheduler_create(450, (struct atsi_scheduler **)state, NULL) != ATSI_OK;
+}
+
+static int free_scheduler(void **state) {
+    atsi_scheduler_free(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timing_follows_the_model),
+        cmocka_unit_test(fifo_equals_exhaustive_search),
+        cmocka_unit_test(paper_minimises_its_own_objective),
+        cmocka_unit_test(bad_instances_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_scheduler, free_scheduler);
+}
