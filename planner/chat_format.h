@@ -1,0 +1,11 @@
+// chat_format.h: which of the chat formats that the runtime renders a model was trained with.
+#ifndef ATSI_PLANNER_CHAT_FORMAT_H
+#define ATSI_PLANNER_CHAT_FORMAT_H
+
+#include "formats/base/str.h"
+
+// Decides by the markers that the model's Jinja template writes. "chatml", "llama3", "gemma", "glm4", "harmony", "mistral", or "" for a
+// template of another kind (or none: data NULL). The template is not evaluated.
+const char *atsi_chat_format_detect(struct atsi_str chat_template);
+
+#endif

@@ -1,0 +1,150 @@
+#include "planner/options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/size.h"
+
+const char *atsi_plan_usage(void) {
+    return "usage: atsi-plan MODEL.gguf [options]           make a plan that atsi-run runs\n"
+           "       atsi-plan PLAN.atsp --attach MODEL.gguf  complete a plan that was made without weights\n"
+           "       atsi-plan --info PLAN | --verify PLAN | --solve FILE.json | --schedule FILE.json\n"
+           "\n"
+           "output   -o FILE (default: the model's name with .atsp, in the current folder)\n"
+           "         --vocab-only: a plan that only tokenises; --no-weights: a plan without tensors;\n"
+           "         --ship: every tensor compressed for transport; --json, --quiet\n"
+           "budget   --vram SIZE (0: CPU only), --ctx N, --kv-type f32|f16|q8_0, --chunk N, --threads N\n"
+           "         sizes: bytes, or with K, M, G (powers of 1024), fractions allowed\n"
+           "         --help, --version\n";
+}
+
+enum option_type { FLAG, TEXT, COUNT, MODE_TEXT, MODE_FLAG, SIZE, KV_TYPE };
+
+struct option {
+    const char *name;
+    enum option_type type;
+    size_t offset;       // of what is set; MODE_*: the mode itself
+    long low, high;      // COUNT
+};
+
+#define AT(member) offsetof(struct atsi_plan_options, member)
+static const struct option options[] = {
+    {"-o", TEXT, AT(output_path), 0, 0},
+    {"--attach", TEXT, AT(attach_path), 0, 0},
+    {"--vram", SIZE, AT(vram_bytes), 0, 0},
+    {"--ctx", COUNT, AT(n_ctx), 1, 1 << 28},
+    {"--chunk", COUNT, AT(chunk), 1, 1 << 16},
+    {"--threads", COUNT, AT(n_threads), 1, 1 << 12},
+    {"--kv-type", KV_TYPE, 0, 0, 0},
+    {"--vocab-only", FLAG, AT(vocab_only), 0, 0},
+    {"--no-weights", FLAG, AT(no_weights), 0, 0},
+    {"--ship", FLAG, AT(ship), 0, 0},
+    {"--json", FLAG, AT(json), 0, 0},
+    {"--quiet", FLAG, AT(quiet), 0, 0},
+    {"--info", MODE_TEXT, ATSI_PLAN_INFO, 0, 0},
+    {"--verify", MODE_TEXT, ATSI_PLAN_VERIFY, 0, 0},
+    {"--solve", MODE_TEXT, ATSI_PLAN_SOLVE, 0, 0},
+    {"--schedule", MODE_TEXT, ATSI_PLAN_SCHEDULE, 0, 0},
+    {"--help", MODE_FLAG, ATSI_PLAN_HELP, 0, 0},
+    {"-h", MODE_FLAG, ATSI_PLAN_HELP, 0, 0},
+    {"--version", MODE_FLAG, ATSI_PLAN_VERSION, 0, 0},
+};
+
+static const struct option *find_option(const char *name) {
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!strcmp(options[i].name, name)) return &options[i];
+    return NULL;
+}
+
+// ---- values -------------------------------------------------------------------------------------------------------
+
+static enum atsi_status parse_count(const struct option *o, const char *text, uint32_t *out, struct atsi_error *err) {
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (!(*text >= '0' && *text <= '9') || *end || errno || value < o->low || value > o->high)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %ld to %ld", o->name, text, o->low, o->high);
+    *out = (uint32_t)value;
+    return ATSI_OK;
+}
+
+static enum atsi_status parse_kv_type(const char *text, enum atsi_dtype *out, struct atsi_error *err) {
+    if (!strcmp(text, "f32")) *out = ATSI_F32;
+    else if (!strcmp(text, "f16")) *out = ATSI_F16;
+    else if (!strcmp(text, "q8_0")) *out = ATSI_Q8_0;
+    else return atsi_fail(err, ATSI_BAD_INPUT, "--kv-type: \"%s\" is not f32, f16 or q8_0", text);
+    return ATSI_OK;
+}
+
+static enum atsi_status set_mode(enum atsi_plan_mode mode, const char *path, struct atsi_plan_options *out,
+                                 struct atsi_error *err) {
+    if (out->mode != ATSI_PLAN_MAKE && out->mode != mode)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--info, --verify, --solve and --schedule exclude each other");
+    if (path && out->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "\"%s\": a second input file", path);
+    out->mode = mode;
+    if (path) out->input_path = path;
+    return ATSI_OK;
+}
+
+static enum atsi_status set_value(const struct option *o, const char *text, struct atsi_plan_options *out,
+                                  struct atsi_error *err) {
+    void *at = (char *)out + o->offset;
+    switch (o->type) {
+    case TEXT:
+        if (!*text) return atsi_fail(err, ATSI_BAD_INPUT, "%s: the name is empty", o->name);
+        *(const char **)at = text;
+        return ATSI_OK;
+    case COUNT: return parse_count(o, text, at, err);
+    case KV_TYPE: return parse_kv_type(text, &out->kv_type, err);
+    case MODE_TEXT: return set_mode((enum atsi_plan_mode)o->offset, text, out, err);
+    case SIZE:
+        out->vram_given = true;
+        if (atsi_size_parse(text, at)) return ATSI_OK;
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no size (examples: 6G, 5.5G, 512M, 1048576)", o->name, text);
+    default: return ATSI_OK;
+    }
+}
+
+// ---- the whole line -----------------------------------------------------------------------------------------------
+
+static enum atsi_status check_combination(struct atsi_plan_options *o, struct atsi_error *err) {
+    if (o->mode == ATSI_PLAN_HELP || o->mode == ATSI_PLAN_VERSION) return ATSI_OK;
+    if (!o->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
+    if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
+        return atsi_fail(err, ATSI_BAD_INPUT, "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "
+                         "--info, --verify, --solve or --schedule");
+    if (o->attach_path && (o->vocab_only || o->no_weights))
+        return atsi_fail(err, ATSI_BAD_INPUT, "--attach adds the weights; it excludes --no-weights and --vocab-only");
+    if (o->vocab_only && (o->no_weights || o->ship))
+        return atsi_fail(err, ATSI_BAD_INPUT, "--vocab-only has no weights; it excludes --no-weights and --ship");
+    if (o->no_weights && o->ship) return atsi_fail(err, ATSI_BAD_INPUT, "--no-weights and --ship exclude each other");
+    if (o->attach_path) o->mode = ATSI_PLAN_ATTACH;
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_plan_options_parse(int argc, char **argv, struct atsi_plan_options *out, struct atsi_error *err) {
+    memset(out, 0, sizeof *out);
+    out->kv_type = ATSI_F16;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (word[0] != '-' || !word[1]) {
+            if (out->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "\"%s\": a second input file", word);
+            out->input_path = word;
+            continue;
+        }
+        const struct option *o = find_option(word);
+        if (!o) return atsi_fail(err, ATSI_BAD_INPUT, "unknown option %s; see atsi-plan --help", word);
+        if (o->type == FLAG) {
+            *(bool *)((char *)out + o->offset) = true;
+        } else if (o->type == MODE_FLAG) {
+            out->mode = (enum atsi_plan_mode)o->offset;
+            return ATSI_OK; // help and version answer whatever else stands on the line
+        } else {
+            if (++i == argc) return atsi_fail(err, ATSI_BAD_INPUT, "%s needs a value", word);
+            ATSI_TRY(set_value(o, argv[i], out, err));
+        }
+    }
+    return check_combination(out, err);
+}

@@ -1,0 +1,40 @@
+// options.h: the command line of atsi-plan.
+#ifndef ATSI_PLANNER_OPTIONS_H
+#define ATSI_PLANNER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/dtype.h"
+#include "formats/base/error.h"
+
+enum atsi_plan_mode {
+    ATSI_PLAN_MAKE,     // from a model
+    ATSI_PLAN_ATTACH,   // complete a plan that was made without weights
+    ATSI_PLAN_INFO,     // --info PLAN
+    ATSI_PLAN_VERIFY,   // --verify PLAN
+    ATSI_PLAN_SOLVE,    // --solve FILE
+    ATSI_PLAN_SCHEDULE, // --schedule FILE
+    ATSI_PLAN_HELP,
+    ATSI_PLAN_VERSION
+};
+
+struct atsi_plan_options {
+    enum atsi_plan_mode mode;
+    const char *input_path;  // the model, or the file of the mode
+    const char *output_path; // -o; NULL: the model's name with .atsp in the current folder
+    const char *attach_path; // --attach: the model whose tensors complete the plan input_path
+    bool vram_given;
+    uint64_t vram_bytes;     // --vram
+    uint32_t n_ctx;          // 0: the model's, at most 4096
+    uint32_t chunk;          // 0: the default
+    uint32_t n_threads;      // 0: chosen when the plan runs
+    enum atsi_dtype kv_type;
+    bool vocab_only, no_weights, ship, json, quiet;
+};
+
+// Parses and checks; ATSI_BAD_INPUT names the option. Strings point into argv.
+enum atsi_status atsi_plan_options_parse(int argc, char **argv, struct atsi_plan_options *out, struct atsi_error *err);
+const char *atsi_plan_usage(void);
+
+#endif
