@@ -35,6 +35,7 @@ struct atsi_executor {
     struct atsi_op_call *calls; // [n_ops]
     enum atsi_backend *backends; // [n_units]
     struct atsi_splits splits;
+    void **graphs; // [n_splits] captured decode rounds of the device's splits, NULL until first needed
     struct atsi_round *round; // in staging
     uint64_t host_bytes;
 };
@@ -143,9 +144,17 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     return status;
 }
 
+static void free_graphs(struct atsi_executor *x) {
+    for (uint32_t i = 0; x->graphs && i < x->splits.n_splits; i++)
+        if (x->graphs[i]) x->device->ops->graph_destroy(x->device, x->graphs[i]);
+    free(x->graphs);
+    x->graphs = NULL;
+}
+
 static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
+    free_graphs(x);
     for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
         if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
     if (x->sides[ATSI_GPU].compute) ops->free(x->device, x->sides[ATSI_GPU].compute);
@@ -166,6 +175,7 @@ void atsi_executor_free(struct atsi_executor *x) {
     }
     free(x->host_states);
     free(x->device_states);
+    free(x->graphs); // emptied above
     free(x->calls);
     free(x->backends);
     atsi_splits_free(&x->splits);
@@ -235,14 +245,11 @@ enum atsi_status atsi_executor_assign(struct atsi_executor *x, const enum atsi_b
         if (!stays) x->backends[u] = x->device ? backends[u] : ATSI_CPU;
     }
     if (!x->states_placed) ATSI_TRY(place_states(x, err));
-    struct atsi_splits splits;
-    enum atsi_status status = atsi_splits_build(x->p, x->backends, &splits, err);
-    if (status != ATSI_OK) {
-        atsi_splits_free(&splits);
-        return status;
-    }
+    free_graphs(x);
     atsi_splits_free(&x->splits);
-    x->splits = splits;
+    ATSI_TRY(atsi_splits_build(x->p, x->backends, &x->splits, err));
+    x->graphs = calloc(x->splits.n_splits, sizeof *x->graphs);
+    if (!x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building splits");
     for (uint32_t u = 0; u < x->p->n_units; u++)
         for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
             atsi_side_build_call(x->plan, x->n_ctx, &x->sides[x->backends[u]], i, &x->calls[i]);
@@ -264,14 +271,36 @@ static enum atsi_status cross(struct atsi_executor *x, const struct atsi_split *
                                      b->width, rows_of(x, buffer), err);
 }
 
-static enum atsi_status run_split(struct atsi_executor *x, const struct atsi_split *split, bool after_device, struct atsi_error *err) {
+static enum atsi_status cross_all(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
     for (uint32_t i = 0; i < split->n_crossings; i++)
         ATSI_TRY(cross(x, split, x->splits.crossings[split->first_crossing + i].buffer, err));
-    if (split->backend == ATSI_GPU) {
-        for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++)
-            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[i], x->round, err));
-        return ATSI_OK;
+    return ATSI_OK;
+}
+
+static enum atsi_status launch_split(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
+    ATSI_TRY(cross_all(x, split, err));
+    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++)
+        ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[i], x->round, err));
+    return ATSI_OK;
+}
+
+// Decode rounds always launch the same work, so they are captured once an assignment and replayed as one launch.
+static enum atsi_status run_on_device(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = x->device->ops;
+    void **graph = &x->graphs[split - x->splits.splits];
+    bool one_row = x->round->n_tokens == 1 && (!split->tail || x->round->n_outputs == 1);
+    if (!ops->capture_begin || !one_row) return launch_split(x, split, err);
+    if (!*graph) {
+        ATSI_TRY(ops->capture_begin(x->stream, err));
+        enum atsi_status status = launch_split(x, split, err);
+        ATSI_TRY(ops->capture_end(x->stream, graph, status == ATSI_OK ? err : NULL));
+        ATSI_TRY(status);
     }
+    return ops->graph_launch(x->stream, *graph, err);
+}
+
+static enum atsi_status run_on_cpu(struct atsi_executor *x, const struct atsi_split *split, bool after_device, struct atsi_error *err) {
+    ATSI_TRY(cross_all(x, split, err));
     // The CPU waits even when nothing crosses: the device may still be reading rows that this split overwrites.
     if (after_device) {
         ATSI_TRY(x->device->ops->event_record(x->arrived, x->stream, err));
@@ -294,7 +323,8 @@ static enum atsi_status run_splits(struct atsi_executor *x, bool tail, struct at
     for (uint32_t i = 0; i < x->splits.n_splits; i++) {
         const struct atsi_split *split = &x->splits.splits[i];
         if (split->tail != tail) continue;
-        ATSI_TRY(run_split(x, split, after_device, err));
+        if (split->backend == ATSI_GPU) ATSI_TRY(run_on_device(x, split, err));
+        else ATSI_TRY(run_on_cpu(x, split, after_device, err));
         after_device = split->backend == ATSI_GPU;
     }
     // The next round's host writes must not meet copies that still read them.
