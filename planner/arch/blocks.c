@@ -54,10 +54,10 @@ void atsi_block_project(struct atsi_builder *b, const char *unit, struct atsi_vi
 
 // ---- embedding and head -------------------------------------------------------------------------------------------
 
-// Rows of the vocabulary, from the embedding itself: files pad it beyond the tokens.
+// Rows of the vocabulary, from the embedding itself: files pad it beyond the tokens. 0 when there is none.
 static uint32_t vocabulary_rows(struct atsi_builder *b) {
     const struct atsi_gguf_tensor *t = atsi_build_source(b, "token_embd.weight");
-    if (!t) return 1; // recorded as missing by who asks for it
+    if (!t) return 0;
     if (t->ne[1] > ATSI_MAX_WIDTH)
         atsi_build_fail(b, ATSI_BAD_INPUT, "tensor token_embd.weight: %llu rows, at most %d are supported",
                         (unsigned long long)t->ne[1], ATSI_MAX_WIDTH);
@@ -78,6 +78,7 @@ void atsi_block_head(struct atsi_builder *b) {
     struct atsi_op select = atsi_op_blank(ATSI_OP_SELECT);
     b->layer = ATSI_NONE;
     uint32_t n_vocab = vocabulary_rows(b);
+    if (n_vocab == 0) return; // atsi_block_embed recorded it as missing
     b->out->tied = !atsi_build_has(b, "output.weight");
     const char *name = b->out->tied ? "token_embd.weight" : "output.weight";
 
@@ -304,7 +305,7 @@ void atsi_blocks_uniform(struct atsi_builder *b, const struct atsi_attention_spe
     for (uint32_t i = 0; i < b->hp.n_layers; i++) {
         b->layer = (int32_t)i;
         atsi_block_attention(b, attention);
-        if (moe && b->hp.n_experts) atsi_block_moe(b, moe);
+        if (moe && (b->hp.n_experts || !ffn)) atsi_block_moe(b, moe);
         else atsi_block_ffn(b, ffn);
     }
     atsi_block_head(b);

@@ -50,7 +50,8 @@ struct atsi_moe_spec {
 // Router into the open unit, then the shared expert, then the experts.
 void atsi_block_moe(struct atsi_builder *b, const struct atsi_moe_spec *spec);
 
-// The layers of a plain transformer: one attention and one FFN (dense, or experts where the model has them).
+// A plain transformer from embedding to head: each layer one attention and one FFN, with experts where the model has them.
+// `ffn` or `moe` is NULL where the family has no such models.
 void atsi_blocks_uniform(struct atsi_builder *b, const struct atsi_attention_spec *attention,
                          const struct atsi_ffn_spec *ffn, const struct atsi_moe_spec *moe);
 

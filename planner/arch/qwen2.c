@@ -17,6 +17,5 @@ void atsi_lower_qwen2moe(struct atsi_builder *b) {
     struct atsi_moe_spec moe = {.norm = "ffn_norm.weight", .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX,
                                 .scale = 1, .shared_gate = true};
     moe.n_ff_shared = atsi_build_count(b, "expert_shared_feed_forward_length", b->hp.layers[0].n_ff, 1, ATSI_HP_MAX_FF);
-    struct atsi_ffn_spec ffn = {.norm = "ffn_norm.weight", .act = ATSI_GLU_SILU};
-    atsi_blocks_uniform(b, &attention, &ffn, &moe);
+    atsi_blocks_uniform(b, &attention, NULL, &moe);
 }

@@ -14,8 +14,7 @@ void atsi_lower_qwen3(struct atsi_builder *b) {
 
 void atsi_lower_qwen3moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = qwen3_attention(b);
-    struct atsi_ffn_spec ffn = {.norm = "ffn_norm.weight", .act = ATSI_GLU_SILU};
     struct atsi_moe_spec moe = {
         .norm = "ffn_norm.weight", .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .normalise = true, .scale = 1};
-    atsi_blocks_uniform(b, &attention, &ffn, &moe);
+    atsi_blocks_uniform(b, &attention, NULL, &moe);
 }

@@ -1,0 +1,114 @@
+#include "formats/base/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum atsi_status cannot_write(const char *path, struct atsi_error *err) {
+    return atsi_fail(err, ATSI_FAILED, "cannot write %s: %s", path, strerror(errno));
+}
+
+// The name that the finished file gets: an existing link is followed, so that the rename replaces what it points to.
+static enum atsi_status final_path(const char *path, char **out, struct atsi_error *err) {
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
+        return atsi_fail(err, ATSI_BAD_INPUT, "cannot write %s: it is no regular file", path);
+    *out = exists ? realpath(path, NULL) : strdup(path);
+    return *out ? ATSI_OK : cannot_write(path, err);
+}
+
+static enum atsi_status open_temp(struct atsi_new_file *file, const char *path, struct atsi_error *err) {
+    enum { MAX_TRIES = 100 }; // a killed program with this process's number may have left files behind
+    for (int try = 0; try < MAX_TRIES; try++) {
+        char *temp_path;
+        if (asprintf(&temp_path, "%s.tmp%d%s%.0d", file->path, (int)getpid(), try ? "-" : "", try) < 0)
+            return atsi_fail(err, ATSI_FAILED, "out of memory");
+        file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->fd >= 0) {
+            file->temp_path = temp_path;
+            return ATSI_OK;
+        }
+        free(temp_path);
+        if (errno != EEXIST) break;
+    }
+    return cannot_write(path, err);
+}
+
+enum atsi_status atsi_new_file_create(struct atsi_new_file *file, const char *path, struct atsi_error *err) {
+    *file = (struct atsi_new_file){.fd = -1};
+    enum atsi_status status = final_path(path, &file->path, err);
+    if (status == ATSI_OK) status = open_temp(file, path, err);
+    if (status != ATSI_OK) atsi_new_file_discard(file);
+    return status;
+}
+
+enum atsi_status atsi_new_file_write(struct atsi_new_file *file, const void *data, uint64_t size_bytes, uint64_t offset,
+                                     struct atsi_error *err) {
+    enum { MAX_PIECE = 1 << 30 };
+    const char *p = data;
+    while (size_bytes) {
+        size_t piece = size_bytes < MAX_PIECE ? (size_t)size_bytes : MAX_PIECE;
+        ssize_t n = pwrite(file->fd, p, piece, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC; // POSIX does not say what a write of nothing means; waiting for more space is no answer
+        if (n <= 0) return cannot_write(file->path, err);
+        p += n;
+        offset += (uint64_t)n;
+        size_bytes -= (uint64_t)n;
+    }
+    return ATSI_OK;
+}
+
+// The rename is on the disk only when the folder is. Some file systems cannot flush a folder; they say EINVAL.
+static enum atsi_status sync_folder(const char *path, struct atsi_error *err) {
+    char *copy = strdup(path);
+    if (!copy) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(copy);
+    bool failed = fd < 0 || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP);
+    enum atsi_status status = failed ? cannot_write(path, err) : ATSI_OK;
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+static enum atsi_status finish(struct atsi_new_file *file, uint64_t size_bytes, struct atsi_error *err) {
+    if (ftruncate(file->fd, (off_t)size_bytes) != 0 || fsync(file->fd) != 0) return cannot_write(file->path, err);
+    int fd = file->fd;
+    file->fd = -1;
+    if (close(fd) != 0 || rename(file->temp_path, file->path) != 0) return cannot_write(file->path, err);
+    free(file->temp_path);
+    file->temp_path = NULL;
+    return sync_folder(file->path, err);
+}
+
+enum atsi_status atsi_new_file_commit(struct atsi_new_file *file, uint64_t size_bytes, struct atsi_error *err) {
+    enum atsi_status status = finish(file, size_bytes, err);
+    atsi_new_file_discard(file);
+    return status;
+}
+
+void atsi_new_file_discard(struct atsi_new_file *file) {
+    if (file->temp_path) {
+        if (file->fd >= 0) close(file->fd);
+        unlink(file->temp_path);
+    }
+    free(file->temp_path);
+    free(file->path);
+    *file = (struct atsi_new_file){.fd = -1};
+}
+
+enum atsi_status atsi_write_file(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err) {
+    struct atsi_new_file file;
+    ATSI_TRY(atsi_new_file_create(&file, path, err));
+    enum atsi_status status = atsi_new_file_write(&file, data, size_bytes, 0, err);
+    if (status == ATSI_OK) return atsi_new_file_commit(&file, size_bytes, err);
+    atsi_new_file_discard(&file);
+    return status;
+}

@@ -1,0 +1,32 @@
+// new_file.h: files that appear complete or not at all.
+//
+// Bytes go to a temporary file beside the final name ("NAME.tmp<pid>"); committing flushes it to the disk, renames it over the final
+// name and flushes the folder. Until then an older file of that name stays as it is; a program that is killed may
+// leave the temporary file behind, never a part under the final name.
+#ifndef ATSI_FORMATS_BASE_NEW_FILE_H
+#define ATSI_FORMATS_BASE_NEW_FILE_H
+
+#include <stdint.h>
+
+#include "formats/base/error.h"
+
+struct atsi_new_file {
+    int fd;
+    char *path;      // final name, a link followed to where it points
+    char *temp_path; // NULL when nothing is open
+};
+
+// Anything but a regular file under the final name is refused (ATSI_BAD_INPUT), so that no device or folder is replaced.
+enum atsi_status atsi_new_file_create(struct atsi_new_file *file, const char *path, struct atsi_error *err);
+// Writes at any offset; what lies between is zero.
+enum atsi_status atsi_new_file_write(struct atsi_new_file *file, const void *data, uint64_t size_bytes, uint64_t offset,
+                                     struct atsi_error *err);
+// Ends the file at `size_bytes` and gives it its name. On failure the temporary file is gone.
+enum atsi_status atsi_new_file_commit(struct atsi_new_file *file, uint64_t size_bytes, struct atsi_error *err);
+// Removes the temporary file; fine after a commit, a failure or on a zeroed struct.
+void atsi_new_file_discard(struct atsi_new_file *file);
+
+// All of it for a file that is in memory.
+enum atsi_status atsi_write_file(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err);
+
+#endif
