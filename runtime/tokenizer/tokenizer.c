@@ -207,24 +207,6 @@ enum atsi_status atsi_tokenizer_encode(const struct atsi_tokenizer *tokenizer, c
 // ---- decoding
 // -----------------------------------------------------------------------------------------------------------
 
-enum atsi_status atsi_bytes_append(struct atsi_bytes *bytes, const char *data, size_t size, struct atsi_error *err) {
-    if (size > bytes->cap - bytes->size) {
-        size_t cap = bytes->cap * 2 > bytes->size + size ? bytes->cap * 2 : bytes->size + size + 64;
-        char *grown = realloc(bytes->data, cap);
-        if (!grown) return atsi_fail(err, ATSI_FAILED, "out of memory for %zu bytes of text", cap);
-        bytes->data = grown;
-        bytes->cap = cap;
-    }
-    if (size) memcpy(bytes->data + bytes->size, data, size);
-    bytes->size += size;
-    return ATSI_OK;
-}
-
-void atsi_bytes_free(struct atsi_bytes *bytes) {
-    free(bytes->data);
-    *bytes = (struct atsi_bytes){0};
-}
-
 enum atsi_status atsi_tokenizer_decode(const struct atsi_tokenizer *tokenizer, const uint32_t *ids, size_t n_ids,
                                        struct atsi_bytes *out, struct atsi_error *err) {
     const struct atsi_tokenizer_tables *tables = &tokenizer->tables;

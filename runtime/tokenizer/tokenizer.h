@@ -12,6 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/tokenizer_merge.h"
 #include "formats/tokenizer_tables.h"
+#include "runtime/text/bytes.h"
 
 struct atsi_tokenizer;
 
@@ -31,14 +32,6 @@ enum atsi_encode_flag {
 // tokens; where the vocabulary has none for a byte, U+FFFD stands for it. Takes O(n log n) at worst.
 enum atsi_status atsi_tokenizer_encode(const struct atsi_tokenizer *tokenizer, const char *text, size_t size,
                                        unsigned flags, struct atsi_token_list *out, struct atsi_error *err);
-
-// Bytes that grow. Zero-initialise; free with atsi_bytes_free.
-struct atsi_bytes {
-    char *data;
-    size_t size, cap;
-};
-enum atsi_status atsi_bytes_append(struct atsi_bytes *bytes, const char *data, size_t size, struct atsi_error *err);
-void atsi_bytes_free(struct atsi_bytes *bytes);
 
 // Appends the exact bytes of a whole text's tokens to `out`, control tokens with their text. The space that encoding
 // put in front of the text is taken off. ATSI_BAD_INPUT for an id that is not in the vocabulary.
