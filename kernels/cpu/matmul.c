@@ -26,6 +26,11 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
     memset(out, 0, sizeof *out);
     out->isa = isa;
     atsi_matmul_fill_ref(out);
+#if defined(__x86_64__)
+    if (isa >= ATSI_ISA_AVX2) atsi_matmul_fill_avx2(out);
+    if (isa == ATSI_ISA_AVXVNNI) atsi_matmul_fill_avxvnni(out);
+    if (isa == ATSI_ISA_AVX512) atsi_matmul_fill_avx512(out);
+#endif
 }
 
 void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, size_t in_stride, uint32_t n_rows, uint32_t n_cols,

@@ -1,0 +1,143 @@
+// matmul_kernel.h: the tile kernel of one type, included once a type (no include guard) with
+//     X            its name in matmul_types.h
+//     X_BYTES      bytes of its tile's block
+//     X_SUBS       sub-blocks of 32 columns in a block: 1 or 8
+//     X_OFFSET     what X_word gives above the true weight
+//     X_GROUP      columns that share a scale: 32 or 16
+//     X_MINS       MINS_NONE, MINS_FLOAT (one for 32 columns) or MINS_PAIR (Q2_K)
+//     X_WIDE       1 when weights need all 8 bits (v_dot_wide)
+//     X_RUN        words whose 16-bit pair sums cannot overflow: 2 * 127 * largest weight * X_RUN < 2^15
+// It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens.
+
+#define X_PASTE_(a, b)  a##b
+#define X_PASTE(a, b)   X_PASTE_(a, b)
+#define X_NAME(suffix)  X_PASTE(X, suffix)
+
+// dot[t] += the words first_word .. first_word + X_GROUP / 4 - 1 of sub-block s against token t.
+INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word, const struct atsi_act_block *const *x, size_t i_x,
+                          int n_tokens, vint *dot) {
+#if !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
+    if (!X_WIDE) {
+#pragma GCC unroll 8
+        for (int run = first_word; run < first_word + X_GROUP / 4; run += X_RUN) {
+            vint pairs[TOKENS_MAX];
+#pragma GCC unroll 8
+            for (int k = run; k < run + X_RUN; k++) {
+                vint w = X_NAME(_word)(block, half, s, k);
+#pragma GCC unroll 8
+                for (int t = 0; t < n_tokens; t++) {
+                    vint products = v_pairs(w, v_broadcast_32(x[t][i_x].q + 4 * k));
+                    pairs[t] = k == run ? products : v_add_16(pairs[t], products);
+                }
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < n_tokens; t++) dot[t] = v_dot_pairs(dot[t], pairs[t]);
+        }
+        return;
+    }
+#endif
+#pragma GCC unroll 8
+    for (int k = first_word; k < first_word + X_GROUP / 4; k++) {
+        vint w = X_NAME(_word)(block, half, s, k);
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; t++) {
+            vint q = v_broadcast_32(x[t][i_x].q + 4 * k);
+            dot[t] = X_WIDE ? v_dot_wide(dot[t], w, q) : v_dot(dot[t], w, q);
+        }
+    }
+}
+
+// acc[t] += sub-block s of the block against activation block i_x of token t, in the order that kernels/matmul.h fixes.
+INLINE void X_NAME(_sub)(const uint8_t *block, const struct scratch *scratch, int half, int s,
+                         const struct atsi_act_block *const *x, size_t i_x, int n_tokens, vflt *acc) {
+#pragma GCC unroll 2
+    for (int g = 0; g < 32 / X_GROUP; g++) {
+        vint dot[TOKENS_MAX];
+        // The offset goes out by the activations' sums: -offset times the sum of the 16 or 32 columns.
+        int32_t low = X_GROUP == 16 && g == 1 ? 0 : -(X_OFFSET), high = X_GROUP == 16 && g == 0 ? 0 : -(X_OFFSET);
+        vint offsets = v_set_32((int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff)));
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; t++)
+            dot[t] = X_OFFSET ? v_dot_16(v_zero(), offsets, v_broadcast_32(x[t][i_x].sum)) : v_zero();
+        X_NAME(_dots)(block, half, s, g * (X_GROUP / 4), x, i_x, n_tokens, dot);
+        vflt scale = X_NAME(_scale)(block, scratch, half, s, g);
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; t++)
+            acc[t] = vf_fma(vf_from_int(dot[t]), vf_mul(scale, vf_broadcast(&x[t][i_x].d)), acc[t]);
+    }
+    if (X_MINS == MINS_NONE) return;
+    vflt min = X_NAME(_min)(block, scratch, half, s);
+#if X_MINS == MINS_PAIR
+    vint pair = X_NAME(_min_pair)(block, half, s);
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; t++) {
+        vint sums = v_dot_16(v_zero(), pair, v_broadcast_32(x[t][i_x].sum));
+        acc[t] = vf_fnma(vf_from_int(sums), vf_mul(min, vf_broadcast(&x[t][i_x].d)), acc[t]);
+    }
+#else
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; t++) acc[t] = vf_fnma(min, vf_broadcast(&x[t][i_x].d_sum), acc[t]);
+#endif
+}
+
+INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums,
+                          int n_tokens) {
+    vflt acc[HALVES][TOKENS_MAX];
+    const struct atsi_act_block *x[TOKENS_MAX];
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; t++) {
+        x[t] = rows[t];
+        for (int half = 0; half < HALVES; half++) acc[half][t] = vf_zero();
+    }
+    for (size_t i_x = 0; i_x < n_blocks * X_SUBS; i_x += X_SUBS, block += X_BYTES) {
+        struct scratch scratch;
+        X_NAME(_prepare)(block, &scratch);
+#pragma GCC unroll 2
+        for (int half = 0; half < HALVES; half++) {
+#pragma GCC unroll 8
+            for (int s = 0; s < X_SUBS; s++)
+                X_NAME(_sub)(block, &scratch, half, s, x, i_x + (size_t)s, n_tokens, acc[half]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < n_tokens; t++)
+        for (int half = 0; half < HALVES; half++) vf_store(sums + ATSI_TILE_ROWS * t + LANES * half, acc[half][t]);
+}
+
+#define X_INSTANCE(n)                                                                                                 \
+    static void X_NAME(_tile_##n)(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums) { \
+        X_NAME(_tile)(tile, n_blocks, rows, sums, n);                                                                 \
+    }
+X_INSTANCE(1)
+X_INSTANCE(2)
+X_INSTANCE(4)
+#if TOKENS_8
+X_INSTANCE(8)
+#endif
+
+static const struct tile_kernels X_NAME(_tiles) = {
+    .block_bytes = X_BYTES,
+    .block_cols = 32 * X_SUBS,
+    .run = {X_NAME(_tile_1), X_NAME(_tile_2), X_NAME(_tile_4),
+#if TOKENS_8
+            X_NAME(_tile_8)
+#endif
+    },
+};
+
+static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end) {
+    run_tiles(&X_NAME(_tiles), args, tile_begin, tile_end);
+}
+
+#undef X_INSTANCE
+#undef X_NAME
+#undef X_PASTE
+#undef X_PASTE_
+#undef X
+#undef X_BYTES
+#undef X_SUBS
+#undef X_OFFSET
+#undef X_GROUP
+#undef X_MINS
+#undef X_WIDE
+#undef X_RUN

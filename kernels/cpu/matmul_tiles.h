@@ -1,0 +1,212 @@
+// matmul_tiles.h: the loops around the tile kernels, and the kernel of every tile16 type. Included after one simd_*.h by
+// matmul_avx2.c, matmul_avxvnni.c and matmul_avx512.c.
+#ifndef ATSI_KERNELS_CPU_MATMUL_TILES_H
+#define ATSI_KERNELS_CPU_MATMUL_TILES_H
+
+#include "kernels/cpu/matmul_impl.h"
+#include "kernels/cpu/matmul_types.h"
+#include "kernels/layout.h"
+
+#define MINS_NONE  0
+#define MINS_FLOAT 1
+#define MINS_PAIR  2
+
+enum { TOKEN_BLOCK = 64 }; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+
+// sums[token][16 rows] of a tile for 1, 2, 4 or 8 tokens.
+typedef void tile_fn(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums);
+
+struct tile_kernels {
+    uint32_t block_bytes, block_cols;
+    tile_fn *run[4]; // for 1 << i tokens
+};
+
+// Puts a tile's sums where they belong: bias, earlier contents, and only the rows that exist.
+static inline void store_tile(const struct atsi_matmul_args *a, uint32_t row, const float *sums, float *out) {
+    uint32_t n = a->n_rows - row < ATSI_TILE_ROWS ? a->n_rows - row : ATSI_TILE_ROWS;
+    if (n < ATSI_TILE_ROWS) {
+        for (uint32_t r = 0; r < n; r++) {
+            float sum = a->bias != NULL ? sums[r] + a->bias[row + r] : sums[r];
+            out[row + r] = a->add ? out[row + r] + sum : sum;
+        }
+        return;
+    }
+    for (uint32_t r = 0; r < ATSI_TILE_ROWS; r += LANES) {
+        vflt sum = vf_load(sums + r);
+        if (a->bias != NULL) sum = vf_add(sum, vf_load(a->bias + row + r));
+        if (a->add) sum = vf_add(vf_load(out + row + r), sum);
+        vf_store(out + row + r, sum);
+    }
+}
+
+static inline void run_tile(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t i_tile, uint32_t t, uint32_t t_end) {
+    size_t n_blocks = a->n_cols / k->block_cols;
+    const uint8_t *tile = (const uint8_t *)a->weight + (size_t)i_tile * n_blocks * k->block_bytes;
+    while (t < t_end) {
+        int log2 = TOKENS_MAX == 8 ? 3 : 2;
+        while ((1u << log2) > t_end - t) log2--;
+        uint32_t n = 1u << log2;
+        const struct atsi_act_block *rows[TOKENS_MAX];
+        float sums[TOKENS_MAX * ATSI_TILE_ROWS] __attribute__((aligned(64)));
+        for (uint32_t i = 0; i < n; i++) rows[i] = atsi_matmul_in_row(a, t + i);
+        k->run[log2](tile, n_blocks, rows, sums);
+        for (uint32_t i = 0; i < n; i++)
+            store_tile(a, i_tile * ATSI_TILE_ROWS, sums + i * ATSI_TILE_ROWS, atsi_matmul_out_row(a, t + i));
+        t += n;
+    }
+}
+
+static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) {
+    for (uint32_t t = 0; t < a->n_tokens; t += TOKEN_BLOCK) {
+        uint32_t t_end = a->n_tokens - t < TOKEN_BLOCK ? a->n_tokens : t + TOKEN_BLOCK;
+        for (uint32_t i_tile = tile_begin; i_tile < tile_end; i_tile++) run_tile(k, a, i_tile, t, t_end);
+    }
+}
+
+#define X        q8_0
+#define X_BYTES  ATSI_TILE_Q8_0_BYTES
+#define X_SUBS   1
+#define X_OFFSET WIDE_OFFSET
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   1
+#define X_RUN    1
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q4_0
+#define X_BYTES  ATSI_TILE_Q4_0_BYTES
+#define X_SUBS   1
+#define X_OFFSET 8
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   0
+#define X_RUN    8
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q4_1
+#define X_BYTES  ATSI_TILE_Q4_1_BYTES
+#define X_SUBS   1
+#define X_OFFSET 0
+#define X_GROUP  32
+#define X_MINS   MINS_FLOAT
+#define X_WIDE   0
+#define X_RUN    8
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q5_0
+#define X_BYTES  ATSI_TILE_Q5_0_BYTES
+#define X_SUBS   1
+#define X_OFFSET 16
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q5_1
+#define X_BYTES  ATSI_TILE_Q5_1_BYTES
+#define X_SUBS   1
+#define X_OFFSET 0
+#define X_GROUP  32
+#define X_MINS   MINS_FLOAT
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        iq4_nl
+#define X_BYTES  ATSI_TILE_IQ4_NL_BYTES
+#define X_SUBS   1
+#define X_OFFSET WIDE_OFFSET
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   1
+#define X_RUN    1
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        mxfp4
+#define X_BYTES  ATSI_TILE_MXFP4_BYTES
+#define X_SUBS   1
+#define X_OFFSET 12
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q2_k
+#define X_BYTES  ATSI_TILE_Q2_K_BYTES
+#define X_SUBS   8
+#define X_OFFSET 0
+#define X_GROUP  16
+#define X_MINS   MINS_PAIR
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q3_k
+#define X_BYTES  ATSI_TILE_Q3_K_BYTES
+#define X_SUBS   8
+#define X_OFFSET 4
+#define X_GROUP  16
+#define X_MINS   MINS_NONE
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q4_k
+#define X_BYTES  ATSI_TILE_Q4_K_BYTES
+#define X_SUBS   8
+#define X_OFFSET 0
+#define X_GROUP  32
+#define X_MINS   MINS_FLOAT
+#define X_WIDE   0
+#define X_RUN    8
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q5_k
+#define X_BYTES  ATSI_TILE_Q5_K_BYTES
+#define X_SUBS   8
+#define X_OFFSET 0
+#define X_GROUP  32
+#define X_MINS   MINS_FLOAT
+#define X_WIDE   0
+#define X_RUN    4
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        q6_k
+#define X_BYTES  ATSI_TILE_Q6_K_BYTES
+#define X_SUBS   8
+#define X_OFFSET 32
+#define X_GROUP  16
+#define X_MINS   MINS_NONE
+#define X_WIDE   0
+#define X_RUN    2
+#include "kernels/cpu/matmul_kernel.h"
+
+#define X        iq4_xs
+#define X_BYTES  ATSI_TILE_IQ4_XS_BYTES
+#define X_SUBS   8
+#define X_OFFSET WIDE_OFFSET
+#define X_GROUP  32
+#define X_MINS   MINS_NONE
+#define X_WIDE   1
+#define X_RUN    1
+#include "kernels/cpu/matmul_kernel.h"
+
+static void fill_tile_types(struct atsi_matmul_kernels *k) {
+    k->matmul[ATSI_Q8_0] = q8_0_matmul;
+    k->matmul[ATSI_Q4_0] = q4_0_matmul;
+    k->matmul[ATSI_Q4_1] = q4_1_matmul;
+    k->matmul[ATSI_Q5_0] = q5_0_matmul;
+    k->matmul[ATSI_Q5_1] = q5_1_matmul;
+    k->matmul[ATSI_IQ4_NL] = iq4_nl_matmul;
+    k->matmul[ATSI_MXFP4] = mxfp4_matmul;
+    k->matmul[ATSI_Q2_K] = q2_k_matmul;
+    k->matmul[ATSI_Q3_K] = q3_k_matmul;
+    k->matmul[ATSI_Q4_K] = q4_k_matmul;
+    k->matmul[ATSI_Q5_K] = q5_k_matmul;
+    k->matmul[ATSI_Q6_K] = q6_k_matmul;
+    k->matmul[ATSI_IQ4_XS] = iq4_xs_matmul;
+}
+
+#endif
