@@ -3,22 +3,16 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-n=0
 
 # expect NAME LAST_LINE BODY: the runner's last line for one test program with that body.
 expect() {
     local found
-    n=$((n + 1))
     printf '#!/bin/sh\n%s\n' "$3" >"$work/program.sh"
     found=$(ATSI_TEST_TIMEOUT=1 tests/run.sh --files "$work/program.sh" 2>&1 | tail -n 1)
-    if [ "$found" = "$2" ]; then
-        echo "ok $n - $1"
-    else
-        echo "not ok $n - $1"
-        echo "# found \"$found\", expected \"$2\""
-    fi
+    if [ "$found" = "$2" ]; then ok "$1"; else not_ok "$1" "found \"$found\", expected \"$2\""; fi
 }
 
 expect "passed, failed and skipped tests are counted" "1 passed, 1 failed, 1 skipped" \
@@ -30,8 +24,9 @@ expect "a program that stops early" "1 passed, 1 failed, 0 skipped" 'echo 1..2; 
 expect "a program that says nothing" "0 passed, 1 failed, 0 skipped" 'exit 0'
 expect "an exit status without a failed test" "1 passed, 1 failed, 0 skipped" 'echo 1..1; echo ok 1; exit 3'
 
-n=$((n + 1))
-if B=$work/absent tests/run.sh no-such-test >"$work/log"; then echo "not ok $n - no test at all fails"; else
-    echo "ok $n - no test at all fails"
+if B=$work/absent tests/run.sh no-such-test >"$work/log"; then
+    not_ok "no test at all fails"
+else
+    ok "no test at all fails"
 fi
-echo "1..$n"
+finish

@@ -25,9 +25,9 @@ def run(program: str, *args) -> bytes:
 
 
 def demo_plan(*options) -> Path:
-    """A plan of the demo model made with these options, without a GPU's part."""
+    """A plan of the demo model made with these options, for the CPU alone."""
     plan = WORK / f"demo{len(list(WORK.iterdir()))}.atsp"
-    run("atsi-plan", MODEL, "-o", plan, *options)
+    run("atsi-plan", MODEL, "--vram", 0, "-o", plan, *options)
     return plan
 
 
