@@ -25,10 +25,12 @@ static enum atsi_status final_path(const char *path, char **out, struct atsi_err
 }
 
 static enum atsi_status open_temp(struct atsi_new_file *file, const char *path, struct atsi_error *err) {
-    enum { MAX_TRIES = 100 }; // a killed program with this process's number may have left files behind
+    enum {
+        MAX_TRIES = 100
+    }; // a killed program with this process's number may have left files behind
     for (int try = 0; try < MAX_TRIES; try++) {
         char *temp_path;
-        if (asprintf(&temp_path, "%s.tmp%d%s%.0d", file->path, (int)getpid(), try ? "-" : "", try) < 0)
+        if (asprintf(&temp_path, "%s.tmp%d-%d", file->path, (int)getpid(), try) < 0)
             return atsi_fail(err, ATSI_FAILED, "out of memory");
         file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd >= 0) {
@@ -51,13 +53,16 @@ enum atsi_status atsi_new_file_create(struct atsi_new_file *file, const char *pa
 
 enum atsi_status atsi_new_file_write(struct atsi_new_file *file, const void *data, uint64_t size_bytes, uint64_t offset,
                                      struct atsi_error *err) {
-    enum { MAX_PIECE = 1 << 30 };
+    enum {
+        MAX_PIECE = 1 << 30
+    };
     const char *p = data;
     while (size_bytes) {
         size_t piece = size_bytes < MAX_PIECE ? (size_t)size_bytes : MAX_PIECE;
         ssize_t n = pwrite(file->fd, p, piece, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ENOSPC; // POSIX does not say what a write of nothing means; waiting for more space is no answer
+        if (n == 0)
+            errno = ENOSPC; // POSIX does not say what a write of nothing means; waiting for more space is no answer
         if (n <= 0) return cannot_write(file->path, err);
         p += n;
         offset += (uint64_t)n;

@@ -1,6 +1,6 @@
 // new_file.h: files that appear complete or not at all.
 //
-// Bytes go to a temporary file beside the final name ("NAME.tmp<pid>"); committing flushes it to the disk, renames it over the final
+// Bytes go to a temporary file beside the final name ("NAME.tmp<pid>-<n>"); committing flushes it to the disk, renames it over the final
 // name and flushes the folder. Until then an older file of that name stays as it is; a program that is killed may
 // leave the temporary file behind, never a part under the final name.
 #ifndef ATSI_FORMATS_BASE_NEW_FILE_H
