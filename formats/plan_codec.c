@@ -72,7 +72,7 @@ enum atsi_status atsi_plan_encode_frame(struct plan_encoder *encoder, const void
 
 struct decoder {
     ZSTD_DCtx *context;
-    uint8_t *scratch; // [PLAN_FRAME_BYTES], for planes and for frames that are only checked
+    uint8_t *scratch; // a frame of this tensor, for planes and for frames that are only checked
     uint32_t n_planes;
 };
 
@@ -120,7 +120,8 @@ enum atsi_status atsi_plan_decode(const struct atsi_plan_blob *blob, const uint8
         if (dst) memcpy(dst, stored, blob->tensor.size_bytes);
         return ATSI_OK;
     }
-    struct decoder d = {ZSTD_createDCtx(), malloc(PLAN_FRAME_BYTES),
+    uint64_t size_bytes = blob->tensor.size_bytes;
+    struct decoder d = {ZSTD_createDCtx(), malloc(size_bytes < PLAN_FRAME_BYTES ? size_bytes : PLAN_FRAME_BYTES),
                         blob->encoding == ATSI_PLAN_ZSTD_PLANES ? atsi_plan_n_planes(blob->tensor.dtype) : 1};
     enum atsi_status status = d.context && d.scratch ? decode_frames(&d, blob, stored, dst, err) : out_of_memory(err);
     ZSTD_freeDCtx(d.context);
