@@ -1,0 +1,99 @@
+// ops_internal.h: what the files of the CPU operations share.
+#ifndef ATSI_KERNELS_CPU_OPS_INTERNAL_H
+#define ATSI_KERNELS_CPU_OPS_INTERNAL_H
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/steps.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/matmul.h"
+
+enum {
+    ATSI_ACT_SLOTS = 4,        // quantised inputs that live at once
+    ATSI_ATTN_RANGE = 512,     // positions of a range: the pieces in which one query's softmax is divided among threads
+    ATSI_ATTN_SPLIT_TOKENS = 4, // rounds of more tokens have enough heads and tokens to share
+    ATSI_CONV_TAPS_MAX = 16
+};
+
+// A quantised input: n_parts pieces of n_cols columns of every row of a view, each a row of the slot's memory.
+struct atsi_act_slot {
+    struct atsi_span source; // data NULL: the slot is free
+    uint32_t n_cols, n_parts;
+    size_t row_bytes;
+    void *memory;
+    uint64_t last_use;
+};
+
+// Which experts serve which (token, slot) pairs, for one ids view.
+struct atsi_routing {
+    struct atsi_span source; // data NULL: nothing cached
+    struct atsi_expert_groups groups;
+    uint32_t *words;
+};
+
+// cos and sin of one set of frequencies: rows of n_rot floats a token, cosines first.
+struct atsi_rope_table {
+    uint32_t n_rot;
+    float scale;
+    float *frequencies; // copy of the tensor: what the rows were computed for
+    int32_t first_pos, n_tokens; // n_tokens 0: not computed
+    float *rows;
+};
+
+struct atsi_cpu {
+    enum atsi_isa isa;
+    const struct atsi_vec_kernels *vec;
+    struct atsi_matmul_kernels matmul;
+    uint32_t n_tokens_max, n_outputs_max;
+    int n_threads;     // that scratch was made for
+    int n_run_threads; // of the current run
+    struct atsi_steps *steps;
+    uint64_t n_uses; // counts uses of slots
+    struct atsi_act_slot act[ATSI_ACT_SLOTS];
+    struct atsi_routing routing;
+    struct atsi_rope_table *rope; // [n_rope]
+    uint32_t n_rope;
+    float *attn_partials;         // of split attention
+    float *delta_inputs;          // normalised q and k, decay and beta of a round
+    uint8_t *thread_scratch;      // [n_threads][thread_scratch_bytes]
+    size_t thread_scratch_bytes;
+    void *memory; // everything above is carved from it
+};
+
+// Each adds the steps of one call. Rows are counted by atsi_call_rows.
+void atsi_steps_of_embed(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_norm(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_rope(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_attention(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_gate(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_add(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_conv(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_delta(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+void atsi_steps_of_select(struct atsi_cpu *cpu, const struct atsi_op_call *call);
+enum { ATSI_STEPS_PER_CALL = 4 }; // at most
+
+// Adds a step and forgets the quantised inputs and routings whose source it writes.
+void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans);
+
+static inline uint32_t atsi_call_rows(const struct atsi_op_call *call) {
+    const struct atsi_round *round = call->round.round;
+    return (uint32_t)(call->outputs_domain ? round->n_outputs : round->n_tokens);
+}
+static inline struct atsi_span atsi_span_rows(const struct atsi_rows_ref *rows, uint32_t n_rows, bool write) {
+    return (struct atsi_span){.data = rows->data, .stride = rows->stride, .width = rows->width, .n_rows = n_rows, .write = write};
+}
+static inline float *atsi_row(const struct atsi_rows_ref *rows, uint32_t i) {
+    return (float *)rows->data + (size_t)i * rows->stride;
+}
+
+// Scratch that an op kind needs, for sizing. Bytes per thread, and for the whole round.
+uint64_t atsi_attention_thread_bytes(const struct atsi_state *state);
+uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, const struct atsi_state *state, uint32_t n_ctx,
+                                      uint32_t n_tokens_max);
+uint64_t atsi_delta_input_bytes(const struct atsi_delta_params *p, const struct atsi_state *state, uint32_t n_tokens_max);
+
+#endif

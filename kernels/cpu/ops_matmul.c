@@ -1,0 +1,157 @@
+// Matrix products, dense and by experts, over kernels/matmul.h; inputs are quantised once and shared.
+#include <string.h>
+
+#include "kernels/cpu/ops_internal.h"
+
+// ---- quantised inputs -----------------------------------------------------------------------------------------------
+
+static void run_quantise(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_act_slot *slot = &cpu->act[step->arg[0]];
+    uint32_t n_cols = step->arg[1], n_parts = step->arg[2];
+    size_t row_bytes = atsi_act_row_bytes(n_cols);
+    const float *in = atsi_row(&step->call->in[0], row);
+    uint8_t *out = (uint8_t *)slot->memory + (size_t)row * n_parts * row_bytes;
+    for (uint32_t part = 0; part < n_parts; part++)
+        cpu->matmul.quantise(in + (size_t)part * n_cols, n_cols, (struct atsi_act_block *)(void *)(out + part * row_bytes));
+}
+
+static struct atsi_span slot_span(const struct atsi_act_slot *slot, bool write) {
+    uint32_t stride = (uint32_t)(slot->n_parts * slot->row_bytes / 4);
+    return (struct atsi_span){.data = slot->memory, .stride = stride, .width = stride, .n_rows = slot->source.n_rows, .write = write};
+}
+
+// The slot that holds in[0] of the call quantised, as n_parts pieces a row; adds the step that fills it where there is none yet.
+// A slot that is taken over may still be read by earlier steps: its memory is among the spans, so they are waited for.
+static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t n_rows, uint32_t n_parts) {
+    struct atsi_span source = atsi_span_rows(&call->in[0], n_rows, false);
+    uint32_t n_cols = source.width / n_parts, oldest = 0;
+    for (uint32_t i = 0; i < ATSI_ACT_SLOTS; i++) {
+        struct atsi_act_slot *slot = &cpu->act[i];
+        if (slot->source.data == source.data && slot->source.stride == source.stride && slot->source.n_rows == n_rows &&
+            slot->n_cols == n_cols && slot->n_parts == n_parts) {
+            slot->last_use = ++cpu->n_uses;
+            return i;
+        }
+        if (slot->last_use < cpu->act[oldest].last_use) oldest = i;
+    }
+    struct atsi_act_slot *slot = &cpu->act[oldest];
+    slot->source = source;
+    slot->n_cols = n_cols;
+    slot->n_parts = n_parts;
+    slot->row_bytes = atsi_act_row_bytes(n_cols);
+    slot->last_use = ++cpu->n_uses;
+    struct atsi_step step = {.run = run_quantise, .call = call, .n_items = n_rows, .by_row = true, .arg = {oldest, n_cols, n_parts}};
+    struct atsi_span spans[2] = {source, slot_span(slot, true)};
+    atsi_cpu_add_step(cpu, &step, spans, 2);
+    return oldest;
+}
+
+// ---- dense ----------------------------------------------------------------------------------------------------------
+
+// arg[0]: the slot of the quantised input.
+static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t slot) {
+    const struct atsi_tensor *weight = call->tensor[0].info;
+    bool is_float = atsi_matmul_input(weight->dtype) == ATSI_INPUT_F32;
+    return (struct atsi_matmul_args){
+        .dtype = weight->dtype,
+        .n_rows = (uint32_t)weight->ne[1],
+        .n_cols = (uint32_t)weight->ne[0],
+        .weight = call->tensor[0].data,
+        .bias = call->tensor[1].data,
+        .in = is_float ? call->in[0].data : cpu->act[slot].memory,
+        .in_stride = is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_act_row_bytes((uint32_t)weight->ne[0]),
+        .out = call->out[0].data,
+        .out_stride = call->out[0].stride,
+        .n_tokens = atsi_call_rows(call),
+        .add = call->op->add,
+    };
+}
+
+static void run_matmul(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_chunk, int i_thread) {
+    (void)i_thread;
+    struct atsi_matmul_args args = matmul_args(cpu, step->call, step->arg[0]);
+    atsi_matmul_chunk(&cpu->matmul, &args, cpu->n_run_threads, i_chunk);
+}
+
+void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    uint32_t n_rows = atsi_call_rows(call), slot = 0;
+    struct atsi_span in = atsi_span_rows(&call->in[0], n_rows, false);
+    if (n_rows == 0) return;
+    if (atsi_matmul_input(call->tensor[0].info->dtype) == ATSI_INPUT_INT8) {
+        slot = quantised_input(cpu, call, n_rows, 1);
+        in = slot_span(&cpu->act[slot], false);
+    }
+    struct atsi_matmul_args args = matmul_args(cpu, call, slot);
+    struct atsi_span spans[2] = {in, atsi_span_rows(&call->out[0], n_rows, true)};
+    struct atsi_step step = {.run = run_matmul, .call = call, .arg = {slot},
+                             .n_items = atsi_matmul_n_chunks(&args, cpu->n_run_threads)};
+    atsi_cpu_add_step(cpu, &step, spans, 2);
+}
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+static void run_grouping(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_item, int i_thread) {
+    (void)i_item, (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    const struct atsi_experts_params *p = &call->op->u.experts;
+    atsi_expert_groups_build(&cpu->routing.groups, cpu->routing.words, p->n_experts, call->in[1].data, call->in[1].stride,
+                             atsi_call_rows(call), p->n_used);
+}
+
+// Experts of one layer share their ids: they are grouped once.
+static void group_by_expert(struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct atsi_span *groups) {
+    struct atsi_span ids = atsi_span_rows(&call->in[1], atsi_call_rows(call), false);
+    const struct atsi_span *known = &cpu->routing.source;
+    if (known->data == ids.data && known->stride == ids.stride && known->n_rows == ids.n_rows && known->width == ids.width) return;
+    cpu->routing.source = ids;
+    struct atsi_step step = {.run = run_grouping, .call = call, .n_items = 1};
+    struct atsi_span spans[2] = {ids, *groups};
+    spans[1].write = true;
+    atsi_cpu_add_step(cpu, &step, spans, 2);
+}
+
+static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t slot) {
+    const struct atsi_experts_params *p = &call->op->u.experts;
+    const struct atsi_tensor *weight = call->tensor[0].info;
+    struct atsi_experts_args args = {
+        .matmul = matmul_args(cpu, call, slot),
+        .expert_bytes = (size_t)(weight->size_bytes / p->n_experts),
+        .groups = &cpu->routing.groups,
+    };
+    args.matmul.n_slots = p->n_used;
+    args.matmul.out_slot_stride = args.matmul.n_rows;
+    if (p->in_per_slot) {
+        bool is_float = atsi_matmul_input(weight->dtype) == ATSI_INPUT_F32;
+        args.matmul.in_slot_stride = is_float ? args.matmul.n_cols * sizeof(float) : cpu->act[slot].row_bytes;
+        if (!is_float) args.matmul.in_stride = p->n_used * cpu->act[slot].row_bytes;
+    }
+    return args;
+}
+
+static uint32_t count_experts(struct atsi_cpu *cpu, const struct atsi_step *step) {
+    struct atsi_experts_args args = experts_args(cpu, step->call, step->arg[0]);
+    return atsi_experts_n_chunks(&args, cpu->n_run_threads);
+}
+
+static void run_experts(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_chunk, int i_thread) {
+    (void)i_thread;
+    struct atsi_experts_args args = experts_args(cpu, step->call, step->arg[0]);
+    atsi_experts_chunk(&cpu->matmul, &args, cpu->n_run_threads, i_chunk);
+}
+
+void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    const struct atsi_experts_params *p = &call->op->u.experts;
+    uint32_t n_rows = atsi_call_rows(call), slot = 0;
+    struct atsi_span in = atsi_span_rows(&call->in[0], n_rows, false);
+    struct atsi_span groups = atsi_span_bytes(cpu->routing.words, sizeof(uint32_t), false); // stands for all of them
+    if (n_rows == 0) return;
+    if (atsi_matmul_input(call->tensor[0].info->dtype) == ATSI_INPUT_INT8) {
+        slot = quantised_input(cpu, call, n_rows, p->in_per_slot ? p->n_used : 1);
+        in = slot_span(&cpu->act[slot], false);
+    }
+    group_by_expert(cpu, call, &groups);
+    struct atsi_span spans[3] = {in, groups, atsi_span_rows(&call->out[0], n_rows, true)};
+    struct atsi_step step = {.run = run_experts, .count = count_experts, .call = call, .arg = {slot}};
+    atsi_cpu_add_step(cpu, &step, spans, 3);
+}

@@ -1,0 +1,179 @@
+// Operations whose output row depends on the same row of the inputs alone.
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/dequant.h"
+#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/router.h"
+
+static void add_row_step(struct atsi_cpu *cpu, const struct atsi_op_call *call, atsi_step_run *run) {
+    uint32_t n_rows = atsi_call_rows(call), n_spans = 0;
+    struct atsi_span spans[ATSI_STEP_SPANS];
+    for (int i = 0; i < ATSI_OP_MAX_IN && call->in[i].data != NULL; i++)
+        spans[n_spans++] = atsi_span_rows(&call->in[i], n_rows, false);
+    for (int i = 0; i < ATSI_OP_MAX_OUT && call->out[i].data != NULL; i++)
+        spans[n_spans++] = atsi_span_rows(&call->out[i], n_rows, true);
+    struct atsi_step step = {.run = run, .call = call, .n_items = n_rows, .by_row = true};
+    atsi_cpu_add_step(cpu, &step, spans, n_spans);
+}
+
+// ---- embedding ------------------------------------------------------------------------------------------------------
+
+static void run_embed(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    const struct atsi_tensor_ref *table = &call->tensor[0];
+    float *out = atsi_row(&call->out[0], row);
+    atsi_dequant_row(table->info->dtype, table->info->layout, table->data, table->info->ne[0],
+                     (uint64_t)call->round.token_ids[row], out);
+    if (call->op->u.embed_scale != 1.0f) cpu->vec->scale(out, call->op->u.embed_scale, call->out[0].width, out);
+}
+
+void atsi_steps_of_embed(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_embed); }
+
+// ---- norm, GLU, gate, sums ------------------------------------------------------------------------------------------
+
+static void run_norm(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    const struct atsi_norm_params *p = &call->op->u.norm;
+    const float *in = atsi_row(&call->in[0], row);
+    float *out = atsi_row(&call->out[0], row);
+    for (uint32_t i = 0; i < call->in[0].width; i += p->group)
+        cpu->vec->rms_norm(in + i, call->tensor[0].data, p->group, p->eps, call->op->add, out + i);
+}
+
+void atsi_steps_of_norm(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_norm); }
+
+static void run_glu(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    cpu->vec->glu(&call->op->u.glu, atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->out[0].width,
+                  atsi_row(&call->out[0], row));
+}
+
+void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_glu); }
+
+static void run_gate(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    uint32_t n_gates = call->in[1].width, per_gate = call->in[0].width / n_gates;
+    const float *in = atsi_row(&call->in[0], row), *gates = atsi_row(&call->in[1], row);
+    float *out = atsi_row(&call->out[0], row);
+    if (per_gate == 1) cpu->vec->gate_each(in, gates, n_gates, out);
+    else
+        for (uint32_t g = 0; g < n_gates; g++)
+            cpu->vec->gate(in + (size_t)g * per_gate, gates[g], per_gate, out + (size_t)g * per_gate);
+}
+
+void atsi_steps_of_gate(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_gate); }
+
+static void run_add(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    cpu->vec->add(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->out[0].width, atsi_row(&call->out[0], row));
+}
+
+void atsi_steps_of_add(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_add); }
+
+static void run_expert_sum(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    cpu->vec->weighted_sum(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->in[1].width, call->out[0].width,
+                           call->op->add, atsi_row(&call->out[0], row));
+}
+
+void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_expert_sum); }
+
+// ---- router ---------------------------------------------------------------------------------------------------------
+
+static void run_router(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    const struct atsi_op_call *call = step->call;
+    float *scores = (float *)(void *)(cpu->thread_scratch + (size_t)i_thread * cpu->thread_scratch_bytes);
+    atsi_route(cpu->vec, &call->op->u.router, atsi_row(&call->in[0], row), call->tensor[0].data, scores,
+               (int32_t *)call->out[0].data + (size_t)row * call->out[0].stride, atsi_row(&call->out[1], row));
+}
+
+void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_router); }
+
+// ---- rotary embedding -----------------------------------------------------------------------------------------------
+
+static void run_rope_table(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_rope_table *table = &cpu->rope[step->arg[0]];
+    float *cosines = table->rows + (size_t)row * table->n_rot, *sines = cosines + table->n_rot / 2;
+    double position = (double)table->first_pos + row;
+    for (uint32_t i = 0; i < table->n_rot / 2; i++) {
+        double angle = position * table->frequencies[i];
+        cosines[i] = (float)(cos(angle) * table->scale);
+        sines[i] = (float)(sin(angle) * table->scale);
+    }
+}
+
+static struct atsi_span table_span(const struct atsi_rope_table *table, uint32_t n_rows, bool write) {
+    return (struct atsi_span){.data = table->rows, .stride = table->n_rot, .width = table->n_rot, .n_rows = n_rows, .write = write};
+}
+
+// The table of these frequencies, computed in this round at its first use. Its number is below n_rope because the tables were
+// counted over the same program; one that matches no other is free for this one.
+static uint32_t rope_table(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    const struct atsi_rope_params *p = &call->op->u.rope;
+    const struct atsi_round *round = call->round.round;
+    size_t bytes = p->n_rot / 2 * sizeof(float);
+    uint32_t i = 0, stale = 0;
+    for (; i < cpu->n_rope; i++) {
+        struct atsi_rope_table *table = &cpu->rope[i];
+        if (table->n_tokens != round->n_tokens || table->first_pos != round->first_pos) stale = i;
+        else if (table->n_rot == p->n_rot && table->scale == p->scale &&
+                 memcmp(table->frequencies, call->tensor[0].data, bytes) == 0)
+            return i;
+    }
+    struct atsi_rope_table *table = &cpu->rope[stale];
+    struct atsi_span span;
+    table->n_rot = p->n_rot;
+    table->scale = p->scale;
+    table->first_pos = round->first_pos;
+    table->n_tokens = round->n_tokens;
+    memcpy(table->frequencies, call->tensor[0].data, bytes);
+    span = table_span(table, (uint32_t)round->n_tokens, true);
+    struct atsi_step step = {.run = run_rope_table, .call = call, .n_items = span.n_rows, .by_row = true, .arg = {stale}};
+    atsi_cpu_add_step(cpu, &step, &span, 1);
+    return stale;
+}
+
+static void run_rope(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    const struct atsi_rope_params *p = &call->op->u.rope;
+    const float *cosines = cpu->rope[step->arg[0]].rows + (size_t)row * p->n_rot, *sines = cosines + p->n_rot / 2;
+    const float *in = atsi_row(&call->in[0], row);
+    float *out = atsi_row(&call->out[0], row);
+    for (uint32_t h = 0; h < p->n_heads; h++)
+        cpu->vec->rope(p->pairing, in + (size_t)h * p->head_dim, cosines, sines, p->n_rot, p->head_dim,
+                       out + (size_t)h * p->head_dim);
+}
+
+void atsi_steps_of_rope(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    uint32_t n_rows = atsi_call_rows(call), table = rope_table(cpu, call);
+    struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false), table_span(&cpu->rope[table], n_rows, false),
+                                 atsi_span_rows(&call->out[0], n_rows, true)};
+    struct atsi_step step = {.run = run_rope, .call = call, .n_items = n_rows, .by_row = true, .arg = {table}};
+    atsi_cpu_add_step(cpu, &step, spans, 3);
+}
+
+// ---- selection of output rows ---------------------------------------------------------------------------------------
+
+static void run_select(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+    (void)cpu, (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    memcpy(atsi_row(&call->out[0], row), atsi_row(&call->in[0], (uint32_t)call->round.output_rows[row]),
+           call->out[0].width * sizeof(float));
+}
+
+void atsi_steps_of_select(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    const struct atsi_round *round = call->round.round;
+    struct atsi_span spans[2] = {atsi_span_rows(&call->in[0], (uint32_t)round->n_tokens, false),
+                                 atsi_span_rows(&call->out[0], (uint32_t)round->n_outputs, true)};
+    struct atsi_step step = {.run = run_select, .call = call, .n_items = (uint32_t)round->n_outputs};
+    atsi_cpu_add_step(cpu, &step, spans, 2);
+}

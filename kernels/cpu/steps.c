@@ -1,0 +1,187 @@
+#include "kernels/cpu/steps.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { GROUP_CHAINS = 16, GROUP_SPANS = 128, NO_STEP = UINT32_MAX };
+
+struct chain {
+    uint32_t first, last; // steps
+};
+
+struct group {
+    uint32_t first_chain, n_chains;
+};
+
+struct placed_span {
+    struct atsi_span span;
+    uint32_t chain;
+};
+
+struct atsi_steps {
+    struct atsi_step *steps; // [cap]
+    struct chain *chains;    // [cap]
+    struct group *groups;    // [cap]
+    uint32_t cap, n_steps, n_chains, n_groups;
+    struct placed_span spans[GROUP_SPANS]; // of the last group
+    uint32_t n_spans;
+};
+
+struct atsi_steps *atsi_steps_create(uint32_t n_steps_max) {
+    struct atsi_steps *steps = calloc(1, sizeof *steps);
+    if (steps == NULL) return NULL;
+    steps->cap = n_steps_max;
+    steps->steps = calloc(n_steps_max, sizeof *steps->steps);
+    steps->chains = calloc(n_steps_max, sizeof *steps->chains);
+    steps->groups = calloc(n_steps_max, sizeof *steps->groups);
+    if (steps->steps != NULL && steps->chains != NULL && steps->groups != NULL) return steps;
+    atsi_steps_free(steps);
+    return NULL;
+}
+
+void atsi_steps_free(struct atsi_steps *steps) {
+    if (steps == NULL) return;
+    free(steps->steps);
+    free(steps->chains);
+    free(steps->groups);
+    free(steps);
+}
+
+void atsi_steps_clear(struct atsi_steps *steps) { steps->n_steps = steps->n_chains = steps->n_groups = steps->n_spans = 0; }
+
+bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more) { return steps->n_steps + n_more > steps->cap; }
+
+struct atsi_span atsi_span_bytes(const void *data, uint64_t bytes, bool write) {
+    // One row as wide as can be said; more than 16 GiB become several rows.
+    uint64_t words = (bytes + 3) / 4;
+    uint32_t n_rows = (uint32_t)(words / UINT32_MAX) + 1;
+    uint32_t width = (uint32_t)((words + n_rows - 1) / n_rows);
+    return (struct atsi_span){.data = data, .stride = width, .width = width, .n_rows = n_rows, .write = write};
+}
+
+// ---- what two steps have in common ------------------------------------------------------------------------------------
+
+enum meeting {
+    APART,
+    SAME_ROWS, // row i of one meets row i of the other and no other row
+    ACROSS
+};
+
+static uintptr_t span_end(const struct atsi_span *s) {
+    return (uintptr_t)s->data + (((uint64_t)s->n_rows - 1) * s->stride + s->width) * 4;
+}
+
+static enum meeting meet(const struct atsi_span *a, const struct atsi_span *b) {
+    if (a->data == NULL || b->data == NULL || a->n_rows == 0 || b->n_rows == 0) return APART;
+    uintptr_t a_start = (uintptr_t)a->data, b_start = (uintptr_t)b->data;
+    if (span_end(a) <= b_start || span_end(b) <= a_start) return APART;
+    if (a->stride != b->stride) return ACROSS;
+    // Views of one buffer: both lie within one stride from the lower start, so rows r of both are columns of one row.
+    const struct atsi_span *low = a_start <= b_start ? a : b, *high = low == a ? b : a;
+    uint64_t distance = ((uintptr_t)high->data - (uintptr_t)low->data) / 4;
+    if (low->width > low->stride || distance + high->width > low->stride) return ACROSS;
+    return distance >= low->width ? APART : SAME_ROWS;
+}
+
+bool atsi_spans_overlap(const struct atsi_span *a, const struct atsi_span *b) { return meet(a, b) != APART; }
+
+// ---- building -------------------------------------------------------------------------------------------------------
+
+static void start_group(struct atsi_steps *steps) {
+    steps->groups[steps->n_groups++] = (struct group){.first_chain = steps->n_chains};
+    steps->n_spans = 0;
+}
+
+static bool can_chain(const struct atsi_step *a, const struct atsi_step *b) {
+    if (a->count != NULL || b->count != NULL || a->n_items != b->n_items) return false;
+    return a->n_items == 1 || (a->by_row && b->by_row);
+}
+
+enum place { NEW_CHAIN, JOIN_CHAIN, NEW_GROUP };
+
+// Where the step can stand in the last group. *chain: the only chain that it depends on.
+static enum place find_place(const struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
+                             uint32_t n_spans, uint32_t *chain) {
+    enum place place = NEW_CHAIN;
+    for (uint32_t i = 0; i < steps->n_spans; i++) {
+        const struct placed_span *old = &steps->spans[i];
+        for (uint32_t j = 0; j < n_spans; j++) {
+            if (!old->span.write && !spans[j].write) continue;
+            enum meeting meeting = meet(&old->span, &spans[j]);
+            if (meeting == APART) continue;
+            if (place == JOIN_CHAIN && old->chain != *chain) return NEW_GROUP;
+            const struct atsi_step *before = &steps->steps[steps->chains[old->chain].last];
+            bool by_rows = meeting == SAME_ROWS && old->span.n_rows == step->n_items && spans[j].n_rows == step->n_items;
+            if (!can_chain(before, step) || (!by_rows && step->n_items != 1)) return NEW_GROUP;
+            place = JOIN_CHAIN;
+            *chain = old->chain;
+        }
+    }
+    return place;
+}
+
+void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans) {
+    if (step->count == NULL && step->n_items == 0) return;
+    uint32_t chain = 0, index = steps->n_steps++;
+    steps->steps[index] = *step;
+    steps->steps[index].next = NO_STEP;
+    enum place place = steps->n_groups == 0 ? NEW_GROUP : find_place(steps, step, spans, n_spans, &chain);
+    if (place == NEW_CHAIN && steps->groups[steps->n_groups - 1].n_chains == GROUP_CHAINS) place = NEW_GROUP;
+    if (steps->n_spans + n_spans > GROUP_SPANS) place = NEW_GROUP;
+    if (place == JOIN_CHAIN) {
+        steps->steps[steps->chains[chain].last].next = index;
+        steps->chains[chain].last = index;
+    } else {
+        if (place == NEW_GROUP) start_group(steps);
+        chain = steps->n_chains++;
+        steps->chains[chain] = (struct chain){.first = index, .last = index};
+        steps->groups[steps->n_groups - 1].n_chains++;
+    }
+    for (uint32_t i = 0; i < n_spans; i++)
+        if (spans[i].data != NULL) steps->spans[steps->n_spans++] = (struct placed_span){.span = spans[i], .chain = chain};
+}
+
+// ---- running --------------------------------------------------------------------------------------------------------
+
+struct team {
+    struct atsi_steps *steps;
+    struct atsi_cpu *cpu;
+    struct atsi_pool *pool;
+    int n_threads;
+};
+
+static void run_group(const struct team *team, const struct group *group, int i_thread) {
+    const struct atsi_steps *steps = team->steps;
+    uint32_t ends[GROUP_CHAINS], n_items = 0, n_taken = 0;
+    for (uint32_t c = 0; c < group->n_chains; c++) {
+        const struct atsi_step *first = &steps->steps[steps->chains[group->first_chain + c].first];
+        n_items += first->count != NULL ? first->count(team->cpu, first) : first->n_items;
+        ends[c] = n_items;
+    }
+    for (;;) {
+        uint32_t item = team->pool != NULL ? (uint32_t)atsi_pool_next(team->pool) : n_taken++;
+        if (item >= n_items) return;
+        uint32_t c = 0;
+        while (item >= ends[c]) c++;
+        if (c > 0) item -= ends[c - 1];
+        for (uint32_t s = steps->chains[group->first_chain + c].first; s != NO_STEP; s = steps->steps[s].next)
+            steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
+    }
+}
+
+static void team_job(void *context, int i_thread, int n_threads) {
+    (void)n_threads;
+    const struct team *team = context;
+    for (uint32_t g = 0; g < team->steps->n_groups; g++) {
+        if (g > 0 && team->pool != NULL) atsi_pool_barrier(team->pool);
+        if (i_thread < team->n_threads) run_group(team, &team->steps->groups[g], i_thread);
+    }
+}
+
+void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool, int n_threads) {
+    struct team team = {.steps = steps, .cpu = cpu, .pool = n_threads > 1 ? pool : NULL, .n_threads = n_threads};
+    if (steps->n_groups == 0) return;
+    if (team.pool != NULL) atsi_pool_run(pool, team_job, &team);
+    else team_job(&team, 0, 1);
+    atsi_steps_clear(steps);
+}

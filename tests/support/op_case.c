@@ -1,0 +1,153 @@
+#include "tests/support/op_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/layout.h"
+#include "tests/support/check.h"
+
+uint32_t test_random_u32(struct test_random *r) {
+    r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+    uint32_t x = (uint32_t)(((r->state >> 18) ^ r->state) >> 27), turn = (uint32_t)(r->state >> 59);
+    return x >> turn | x << (-turn & 31);
+}
+
+uint32_t test_random_below(struct test_random *r, uint32_t n) { return (uint32_t)((uint64_t)test_random_u32(r) * n >> 32); }
+
+float test_random_normal(struct test_random *r) {
+    double u = (test_random_u32(r) + 1.0) / 4294967297.0, v = test_random_u32(r) / 4294967296.0;
+    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+static void *zeroed(size_t bytes) {
+    void *p = calloc(1, bytes + 64);
+    if (p == NULL) abort();
+    return p;
+}
+
+void op_case_init(struct op_case *c, uint32_t n_tokens, uint32_t n_outputs) {
+    memset(c, 0, sizeof *c);
+    c->n_tokens = n_tokens;
+    c->n_outputs = n_outputs;
+    c->capacity = 4096;
+    c->kv_type = ATSI_F32;
+}
+
+void op_case_free(struct op_case *c) {
+    for (int i = 0; i < OP_CASE_CAP; i++) {
+        free(c->buffers[i]);
+        free(c->tensors[i]);
+        free(c->states[i][0]);
+        free(c->states[i][1]);
+    }
+    atsi_program_free(&c->program);
+}
+
+size_t op_case_rows(const struct op_case *c, int32_t buffer) {
+    return c->program.buffers[buffer].rows == ATSI_ROWS_OUTPUTS ? c->n_outputs : c->n_tokens;
+}
+
+int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, bool is_int, struct test_random *r, float scale) {
+    char name[32];
+    snprintf(name, sizeof name, "buffer.%u", c->program.n_buffers);
+    int32_t index = atsi_program_add_buffer(&c->program, name, width, rows, is_int);
+    size_t n = op_case_rows(c, index) * width;
+    c->buffers[index] = zeroed(n * sizeof(float));
+    for (size_t i = 0; i < n && !is_int && r != NULL; i++) c->buffers[index][i] = scale * test_random_normal(r);
+    return index;
+}
+
+int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t ne2, struct test_random *r, float scale) {
+    struct atsi_tensor t = {.dtype = ATSI_F32, .layout = ATSI_LAYOUT_PLAIN, .ne = {ne0, ne1, ne2, 1}};
+    snprintf(t.name, sizeof t.name, "tensor.%u", c->program.n_tensors);
+    t.size_bytes = atsi_layout_bytes(t.dtype, t.layout, t.ne);
+    int32_t index = atsi_program_add_tensor(&c->program, &t);
+    float *values = c->tensors[index] = zeroed((size_t)t.size_bytes);
+    for (uint64_t i = 0; i < ne0 * ne1 * ne2; i++) values[i] = scale * test_random_normal(r);
+    return index;
+}
+
+int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim, uint32_t window) {
+    struct atsi_state s = {.kind = kind, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window};
+    snprintf(s.name, sizeof s.name, "state.%u", c->program.n_states);
+    return atsi_program_add_state(&c->program, &s);
+}
+
+struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind) {
+    struct atsi_op op = {.kind = kind, .state = ATSI_NONE};
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) op.in[i].buffer = ATSI_NONE;
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) op.out[i].buffer = ATSI_NONE;
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) op.tensor[i] = ATSI_NONE;
+    int32_t index = atsi_program_add_op(&c->program, &op); // may move the array
+    return &c->program.ops[index];
+}
+
+struct atsi_view op_case_view(const struct op_case *c, int32_t buffer) {
+    return (struct atsi_view){buffer, 0, c->program.buffers[buffer].width};
+}
+
+float *op_case_copy(const struct op_case *c, int32_t buffer) {
+    size_t bytes = op_case_rows(c, buffer) * c->program.buffers[buffer].width * sizeof(float);
+    return memcpy(zeroed(bytes), c->buffers[buffer], bytes);
+}
+
+void op_case_restore(struct op_case *c, int32_t buffer, const float *rows) {
+    memcpy(c->buffers[buffer], rows, op_case_rows(c, buffer) * c->program.buffers[buffer].width * sizeof(float));
+}
+
+static struct atsi_rows_ref rows_of(const struct op_case *c, const struct atsi_view *view, uint32_t first_row) {
+    if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
+    const struct atsi_buffer *b = &c->program.buffers[view->buffer];
+    if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
+    return (struct atsi_rows_ref){c->buffers[view->buffer] + (size_t)first_row * b->width + view->offset, b->width, view->width};
+}
+
+static size_t key_bytes(const struct op_case *c, const struct atsi_state *s) {
+    if (s->kind != ATSI_STATE_KV) return (size_t)s->n_heads * s->k_dim * s->v_dim * sizeof(float);
+    return (size_t)c->capacity * s->n_heads * (size_t)atsi_dtype_row_bytes(c->kv_type, s->k_dim);
+}
+
+static void reset_states(struct op_case *c) {
+    for (uint32_t i = 0; i < c->program.n_states; i++) {
+        const struct atsi_state *s = &c->program.states[i];
+        free(c->states[i][0]);
+        free(c->states[i][1]);
+        c->states[i][0] = zeroed(key_bytes(c, s));
+        c->states[i][1] = zeroed((size_t)c->capacity * s->n_heads * (size_t)atsi_dtype_row_bytes(c->kv_type, s->v_dim));
+    }
+}
+
+static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_op *op, uint32_t first_row, const struct atsi_round *round) {
+    struct atsi_op_call call = {.op = op};
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) call.in[i] = rows_of(c, &op->in[i], first_row);
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) call.out[i] = rows_of(c, &op->out[i], first_row);
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
+        if (op->tensor[i] != ATSI_NONE)
+            call.tensor[i] = (struct atsi_tensor_ref){c->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
+    if (op->state != ATSI_NONE)
+        call.state = (struct atsi_state_ref){c->states[op->state][0], c->states[op->state][1], &c->program.states[op->state],
+                                             c->kv_type, c->capacity};
+    call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    call.round = (struct atsi_round_ref){round, c->token_ids + first_row, c->output_rows};
+    return call;
+}
+
+void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chunk, uint32_t first_pos) {
+    struct atsi_error err = {.status = ATSI_OK};
+    struct atsi_pool *pool = NULL;
+    struct atsi_cpu *cpu = NULL;
+    struct atsi_op_call calls[OP_CASE_CAP];
+    check_ok(atsi_cpu_create(isa, &c->program, chunk, c->n_outputs, first_pos + c->n_tokens, n_threads, &cpu, &err), err);
+    if (n_threads > 1) check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
+    reset_states(c);
+    for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
+        struct atsi_round round = {.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
+                                   .n_outputs = (int32_t)c->n_outputs, .first_pos = (int32_t)(first_pos + row)};
+        for (uint32_t i = 0; i < c->program.n_ops; i++) calls[i] = make_call(c, &c->program.ops[i], row, &round);
+        atsi_cpu_run(cpu, pool, calls, (int)c->program.n_ops);
+    }
+    atsi_pool_free(pool);
+    atsi_cpu_free(cpu);
+}
