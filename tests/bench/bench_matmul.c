@@ -1,0 +1,187 @@
+// Matmul kernels, each type: decode (cold weights, against the memory's read bandwidth measured in the same run) and prefill.
+//
+//   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]
+//
+// Decode rotates over copies of the matrix that together exceed the last-level cache. Times are the best of the runs, so a
+// busy neighbour costs time but not truth; the ceiling is measured the same way, before and after.
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "formats/base/error.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/layout.h"
+#include "kernels/matmul.h"
+#include "tests/quant_data.h"
+
+enum { COLD_BYTES = 384 << 20 };
+
+struct options {
+    const char *types; // NULL: all
+    uint32_t n_rows, n_cols, n_tokens;
+    int n_threads, n_runs;
+    const char *isa;
+};
+
+struct bench {
+    struct options o;
+    struct atsi_pool *pool;
+    struct atsi_matmul_kernels kernels;
+    uint8_t *memory; // COLD_BYTES, filled with weights of the type in question
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---- the ceiling ------------------------------------------------------------------------------------------------
+
+struct read_job { const uint8_t *memory; _Atomic uint64_t sink; };
+
+static void read_share(void *context, int i_thread, int n_threads) {
+    struct read_job *job = context;
+    typedef uint64_t vec __attribute__((vector_size(64)));
+    size_t n = COLD_BYTES / sizeof(vec), begin = n * (size_t)i_thread / (size_t)n_threads, end = n * (size_t)(i_thread + 1) / (size_t)n_threads;
+    const vec *p = (const void *)job->memory;
+    vec a = {0}, b = {0};
+    for (size_t i = begin; i + 1 < end; i += 2) {
+        a ^= p[i];
+        b ^= p[i + 1];
+    }
+    a ^= b;
+    atomic_fetch_xor(&job->sink, a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7]);
+}
+
+static double read_gb_s(const struct bench *b) {
+    struct read_job job = {.memory = b->memory};
+    double best = 1e9;
+    for (int run = 0; run < b->o.n_runs; run++) {
+        double start = now();
+        atsi_pool_run(b->pool, read_share, &job);
+        double time = now() - start;
+        if (time < best) best = time;
+    }
+    return COLD_BYTES / best * 1e-9;
+}
+
+// ---- a kernel ---------------------------------------------------------------------------------------------------
+
+struct matmul_job {
+    const struct bench *b;
+    struct atsi_pool *pool;
+    struct atsi_matmul_args args;
+    const float *in;
+    void *quantised;
+    uint32_t n_matrices;
+    size_t matrix_bytes;
+};
+
+// Every matrix once: the inputs quantised, then its chunks shared out, as an executor does it.
+static void matmul_share(void *context, int i_thread, int n_threads) {
+    struct matmul_job *j = context;
+    struct atsi_matmul_args a = j->args;
+    const struct atsi_matmul_kernels *k = &j->b->kernels;
+    if (j->quantised != NULL) atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
+    uint32_t n_chunks = atsi_matmul_n_chunks(&a, n_threads);
+    for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
+        atsi_pool_barrier(j->pool);
+        for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
+    }
+}
+
+static void bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
+    const struct options *o = &b->o;
+    uint64_t row_bytes = atsi_dtype_row_bytes(dtype, o->n_cols);
+    if (row_bytes == 0) return;
+    const uint64_t ne[4] = {o->n_cols, o->n_rows, 1, 1};
+    size_t matrix_bytes = atsi_layout_bytes(dtype, atsi_layout_of(dtype), ne);
+    uint32_t n_matrices = o->n_tokens == 1 && matrix_bytes < COLD_BYTES ? (uint32_t)(COLD_BYTES / matrix_bytes) : 1;
+    if (matrix_bytes > COLD_BYTES) return;
+
+    // One packed matrix, then copies of it.
+    struct quant_rng rng = {1};
+    uint8_t *rows = malloc(o->n_rows * row_bytes);
+    quant_fill_weights(dtype, QUANT_RANDOM, &rng, (uint64_t)o->n_rows * o->n_cols, rows);
+    atsi_layout_pack(dtype, atsi_layout_of(dtype), rows, o->n_rows, o->n_cols, b->memory);
+    for (uint32_t m = 1; m < n_matrices; m++) memcpy(b->memory + m * matrix_bytes, b->memory, matrix_bytes);
+    free(rows);
+
+    float *in = aligned_alloc(64, (size_t)o->n_tokens * o->n_cols * sizeof(float) + 64);
+    float *out = aligned_alloc(64, (size_t)o->n_tokens * o->n_rows * sizeof(float) + 64);
+    for (size_t i = 0; i < (size_t)o->n_tokens * o->n_cols; i++) in[i] = quant_uniform(&rng);
+    struct matmul_job job = {.b = b, .pool = b->pool, .in = in, .n_matrices = n_matrices, .matrix_bytes = matrix_bytes};
+    job.args = (struct atsi_matmul_args){.dtype = dtype, .n_rows = o->n_rows, .n_cols = o->n_cols, .weight = b->memory, .in = in,
+                                         .in_stride = o->n_cols * sizeof(float), .out = out, .out_stride = o->n_rows, .n_tokens = o->n_tokens};
+    if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
+        job.args.in_stride = atsi_act_row_bytes(o->n_cols);
+        job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
+    }
+    double best = 1e9;
+    for (int run = 0; run < o->n_runs; run++) {
+        double start = now();
+        atsi_pool_run(b->pool, matmul_share, &job);
+        double time = (now() - start) / n_matrices;
+        if (time < best) best = time;
+    }
+    double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;
+    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f\n", atsi_dtype_name(dtype), atsi_isa_name(b->kernels.isa), o->n_rows,
+           o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling, flops / best * 1e-9);
+    fflush(stdout);
+    free(job.quantised);
+    free(in);
+    free(out);
+}
+
+static bool listed(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = list; at != NULL && *at != 0; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == ',' || at[n] == 0)) return true;
+    return list == NULL;
+}
+
+static bool parse(int argc, char **argv, struct options *o) {
+    *o = (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const char *name = argv[i], *value = argv[i + 1];
+        if (strcmp(name, "--types") == 0) o->types = value;
+        else if (strcmp(name, "--rows") == 0) o->n_rows = (uint32_t)atoi(value);
+        else if (strcmp(name, "--cols") == 0) o->n_cols = (uint32_t)atoi(value);
+        else if (strcmp(name, "--tokens") == 0) o->n_tokens = (uint32_t)atoi(value);
+        else if (strcmp(name, "--threads") == 0) o->n_threads = atoi(value);
+        else if (strcmp(name, "--runs") == 0) o->n_runs = atoi(value);
+        else if (strcmp(name, "--isa") == 0) o->isa = value;
+        else return false;
+    }
+    return argc % 2 == 1 && o->n_rows > 0 && o->n_cols > 0 && o->n_tokens > 0 && o->n_runs > 0;
+}
+
+int main(int argc, char **argv) {
+    struct bench b = {0};
+    struct atsi_error err;
+    enum atsi_isa isa;
+    if (!parse(argc, argv, &b.o)) {
+        fprintf(stderr, "usage: bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]\n");
+        return 2;
+    }
+    if (atsi_isa_select(b.o.isa, &isa, &err) != ATSI_OK || atsi_pool_create(b.o.n_threads, &b.pool, &err) != ATSI_OK) {
+        fprintf(stderr, "bench_matmul: %s\n", err.text);
+        return (int)err.status;
+    }
+    atsi_matmul_kernels_init(&b.kernels, isa);
+    b.memory = aligned_alloc(2 << 20, COLD_BYTES);
+    if (b.memory == NULL) return 1;
+    memset(b.memory, 1, COLD_BYTES);
+    double ceiling = read_gb_s(&b);
+    printf("%d threads, read bandwidth %.1f GB/s\n", atsi_pool_n_threads(b.pool), ceiling);
+    printf("type     isa         rows   cols tokens    time us     GB/s ceiling   GFLOP/s\n");
+    for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
+        if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i]))) bench_type(&b, QUANT_DATA_TYPES[i], ceiling);
+    printf("read bandwidth at the end %.1f GB/s\n", read_gb_s(&b));
+    free(b.memory);
+    atsi_pool_free(b.pool);
+    return 0;
+}
