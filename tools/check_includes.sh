@@ -7,61 +7,57 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-# allowed FILE -> an extended regular expression of the paths that FILE may include.
-allowed() {
-    case $1 in
-    formats/base/*) echo '^formats/base/' ;;
-    formats/*) echo '^formats/' ;;
-    kernels/*) echo '^(formats|kernels)/' ;;
-    runtime/schedule/*) echo '^(formats|kernels|runtime/schedule)/' ;;
-    runtime/*) echo '^(formats|kernels|runtime)/' ;;
-    planner/*) echo '^(formats|kernels|planner|runtime/schedule)/' ;;
-    *) echo '^(formats|kernels|planner|runtime|tools|tests)/' ;;
-    esac
+# Every include of the project as "FILE QUOTED_PATH", or "FILE <system.h>".
+includes() {
+    find formats kernels runtime planner tools tests -type f \
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null | sort -z |
+        xargs -0 -r grep -HE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' |
+        sed -E 's/^([^:]+):[^"<]*("([^"]+)"|(<[^>]+>)).*/\1 \3\4/'
 }
 
-# check_directions FILE: every quoted include is written from the root, exists, and is allowed.
-check_directions() {
-    local file=$1 pattern target
-    pattern=$(allowed "$file")
-    while read -r target; do
-        if [ ! -f "$target" ]; then
-            echo "$file: \"$target\" is not a path from the root"
-        elif ! grep -qE "$pattern" <<<"$target"; then
-            echo "$file: may not include \"$target\""
-        elif [[ $target == *main.c ]]; then
-            echo "$file: includes \"$target\""
-        fi
-    done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"([^"]+)".*/\1/p' "$file")
-    if [[ $file != planner/* ]] && grep -qE '#[[:space:]]*include[[:space:]]*<glpk\.h>' "$file"; then
-        echo "$file: only the planner may include <glpk.h>"
-    fi
-}
-
-# reached FILE... -> every header of the project that the files include, directly or not.
-reached() {
-    local next found="" todo="$*"
-    while [ -n "$todo" ]; do
-        # shellcheck disable=SC2086  # paths of this project have no spaces
-        next=$(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"([^"]+)".*/\1/p' $todo 2>/dev/null | sort -u || true)
-        todo=$(comm -23 <(echo "$next") <(echo "$found") | grep -v '^$' || true)
-        found=$(printf '%s\n%s\n' "$found" "$todo" | grep -v '^$' | sort -u || true)
-    done
-    echo "$found"
-}
-
-sources() {
-    find "$@" -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort
-}
-
-faults=$(
-    while read -r file; do check_directions "$file"; done < <(sources formats kernels runtime planner tools tests)
-    while read -r file; do
-        if reached "$file" | grep -qE '^formats/gguf'; then
-            echo "$file: reaches $(reached "$file" | grep -E '^formats/gguf' | head -n 1); the runtime never sees GGUF"
-        fi
-    done < <(sources runtime)
-)
+faults=$(includes | awk '
+    # What a file may include, as a pattern of paths.
+    function allowed(file) {
+        if (file ~ /^formats\/base\//) return "^formats/base/"
+        if (file ~ /^formats\//) return "^formats/"
+        if (file ~ /^kernels\//) return "^(formats|kernels)/"
+        if (file ~ /^runtime\/schedule\//) return "^(formats|kernels|runtime/schedule)/"
+        if (file ~ /^runtime\//) return "^(formats|kernels|runtime)/"
+        if (file ~ /^planner\//) return "^(formats|kernels|planner|runtime/schedule)/"
+        return "^(formats|kernels|planner|runtime|tools|tests)/"
+    }
+    function exists(path,    line, found) {
+        if (!(path in is_there)) {
+            is_there[path] = (getline line < path) >= 0
+            close(path)
+        }
+        return is_there[path]
+    }
+    # The first header of GGUF that a file reaches, through any number of others; "" when none.
+    function gguf_reached(file,    i, found) {
+        if (file in seen) return ""
+        seen[file] = 1
+        for (i = 1; i <= n_of[file]; i++) {
+            if (of[file, i] ~ /^formats\/gguf/) return of[file, i]
+            found = gguf_reached(of[file, i])
+            if (found != "") return found
+        }
+        return ""
+    }
+    $2 == "<glpk.h>" && $1 !~ /^planner\// { print $1 ": only the planner may include <glpk.h>" }
+    $2 ~ /^</ { next }
+    { files[$1] = 1; of[$1, ++n_of[$1]] = $2 }
+    !exists($2) { print $1 ": \"" $2 "\" is not a path from the root"; next }
+    $2 !~ allowed($1) { print $1 ": may not include \"" $2 "\"" }
+    $2 ~ /main\.c$/ { print $1 ": includes \"" $2 "\"" }
+    END {
+        for (file in files) {
+            if (file !~ /^runtime\//) continue
+            split("", seen)
+            found = gguf_reached(file)
+            if (found != "") print file ": reaches " found "; the runtime never sees GGUF"
+        }
+    }')
 [ -z "$faults" ] || {
     echo "$faults"
     exit 1

@@ -2,7 +2,7 @@
 
 Matrices are optimised by momentum with orthogonalised updates (Muon: Jordan et al. 2024), the embedding and the norms by
 Adam. The learning rate follows the share of the time that has passed: full at first, then falling in a line to zero.
-DIR receives vocab.json and, every ten minutes and at the end, weights.npz.
+DIR receives vocab.json and, every ten minutes and at the end, weights.npz, from which --resume goes on.
 """
 
 import argparse
@@ -24,10 +24,10 @@ MATRIX_DECAY = 0.1
 MOMENTUM = 0.95
 ADAM_BETAS = (0.9, 0.98)
 WARMUP_STEPS = 50
-DECAY_FROM = 0.4  # share of the time after which the rate falls
-LONG_FROM = 0.8  # share of the time after which windows are of the full context length
+DECAY_FROM = 0.35  # share of the time after which the rate falls
+LONG_FROM = 0.85  # share of the time after which windows are of the full context length
 SHORT_WINDOW, LONG_WINDOW = 256, 512
-TOKENS_A_STEP = 3072
+TOKENS_A_STEP = 2048
 VALIDATION_EVERY = 40  # every how-manieth chapter is held out
 CHECKPOINT_S = 600
 SAMPLE_PROMPT = "Once upon a time"
@@ -128,12 +128,22 @@ def save(path: Path, params) -> None:
     tmp.replace(path)
 
 
+def load(path: Path) -> dict:
+    with np.load(path) as flat:
+        params = {k: jnp.asarray(v) for k, v in flat.items() if not k.startswith("layers.")}
+        params["layers"] = {
+            k.removeprefix("layers."): jnp.asarray(v) for k, v in flat.items() if k.startswith("layers.")
+        }
+    return params
+
+
 def main() -> None:
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     args.add_argument("--package", type=Path, required=True, help="where r-cran-janeaustenr is unpacked")
     args.add_argument("--out", type=Path, required=True)
     args.add_argument("--minutes", type=float, default=60)
     args.add_argument("--seed", type=int, default=1)
+    args.add_argument("--resume", action="store_true", help="start from DIR/weights.npz")
     args = args.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -143,7 +153,8 @@ def main() -> None:
     tokens, held_out = encode_corpus(text, vocab)
     print(f"{len(text)} characters, {len(tokens)} + {len(held_out)} tokens", flush=True)
 
-    params = model.init(CFG, jax.random.PRNGKey(args.seed))
+    weights = args.out / "weights.npz"
+    params = load(weights) if args.resume else model.init(CFG, jax.random.PRNGKey(args.seed))
     state = (jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
     rng = np.random.default_rng(args.seed)
     start = saved = time.monotonic()
@@ -161,7 +172,7 @@ def main() -> None:
             print(f"step {step}  time {share:.1%}  training loss {mean:.3f}", flush=True)
         if time.monotonic() - saved > CHECKPOINT_S or done() >= 1:
             saved = time.monotonic()
-            save(args.out / "weights.npz", params)
+            save(weights, params)
             print(f"step {step}  held-out loss {validation_loss(params, held_out):.3f}")
             print("  greedy: " + sample(params, vocab, SAMPLE_PROMPT, 60, 0, rng))
             print("  0.8:    " + sample(params, vocab, SAMPLE_PROMPT, 60, 0.8, rng), flush=True)
