@@ -1,0 +1,211 @@
+// atsi-run: generates text from a plan. The stages in order; everything that exits or prints a message is here.
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "formats/base/clock.h"
+#include "runtime/generate.h"
+#include "runtime/input.h"
+#include "runtime/open_device.h"
+#include "runtime/options.h"
+#include "runtime/output.h"
+#include "runtime/report.h"
+#include "runtime/weights.h"
+
+static volatile sig_atomic_t interrupted;
+
+// The first signal ends the run after the current round; the second one kills as usual.
+static void on_signal(int number) {
+    interrupted = 1;
+    signal(number, SIG_DFL);
+}
+
+// Everything that a run holds; zeroed, so that closing a half-open one is fine.
+struct run {
+    const struct atsi_run_options *o;
+    struct atsi_model model;
+    struct atsi_device *device;
+    enum atsi_backend *backends; // [n_units]
+    struct atsi_weights weights;
+    struct atsi_session *session;
+    struct atsi_sampler *sampler;
+    struct atsi_output output;
+    FILE *logits;
+    struct atsi_run_times times;
+};
+
+static void close_run(struct run *r) {
+    if (r->logits) fclose(r->logits);
+    atsi_output_free(&r->output);
+    atsi_sampler_free(r->sampler);
+    atsi_session_free(r->session);
+    atsi_weights_free(&r->weights);
+    if (r->device) r->device->ops->close(r->device);
+    free(r->backends);
+    atsi_model_close(&r->model);
+}
+
+// ---- tokenizer only -----------------------------------------------------------------------------------------------
+
+static enum atsi_status need_tokenizer(const struct run *r, struct atsi_error *err) {
+    return r->model.tokenizer ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "%s has no tokenizer: give --tokens-in", r->o->plan_path);
+}
+
+static enum atsi_status tokenize(struct run *r, struct atsi_error *err) {
+    struct atsi_bytes text = {0};
+    struct atsi_token_list ids = {0};
+    enum atsi_status status = need_tokenizer(r, err);
+    if (status == ATSI_OK) status = atsi_read_prompt(r->o, &text, err);
+    if (status == ATSI_OK)
+        status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0, &ids, err);
+    for (size_t i = 0; status == ATSI_OK && i < ids.n_ids; i++) printf("%s%u", i ? " " : "", ids.ids[i]);
+    if (status == ATSI_OK) putchar('\n');
+    atsi_token_list_free(&ids);
+    atsi_bytes_free(&text);
+    return status;
+}
+
+static enum atsi_status detokenize(struct run *r, struct atsi_error *err) {
+    struct atsi_bytes text = {0};
+    int32_t *ids = NULL;
+    uint32_t n;
+    enum atsi_status status = need_tokenizer(r, err);
+    if (status == ATSI_OK) status = atsi_parse_ids(r->o->detokenize, strlen(r->o->detokenize), "--detokenize", &ids, &n, err);
+    if (status == ATSI_OK) status = atsi_tokenizer_decode(r->model.tokenizer, (const uint32_t *)ids, n, &text, err);
+    if (status == ATSI_OK && text.size) fwrite(text.data, 1, text.size, stdout);
+    free(ids);
+    atsi_bytes_free(&text);
+    return status;
+}
+
+// ---- opening ------------------------------------------------------------------------------------------------------
+
+static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
+    const struct atsi_program *p = &r->model.plan.program;
+    double started_us = atsi_clock_us();
+    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet);
+    r->backends = calloc(p->n_units, sizeof *r->backends);
+    if (!r->backends) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
+    for (uint32_t u = 0; u < p->n_units; u++) r->backends[u] = r->device ? p->units[u].backend : ATSI_CPU;
+    ATSI_TRY(atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err));
+    atsi_load_bar_finish(&bar);
+    struct atsi_executor_params params = {.plan = &r->model.plan,
+                                          .host_tensors = r->weights.host,
+                                          .device_tensors = r->weights.device,
+                                          .n_ctx = r->o->n_ctx,
+                                          .n_threads = r->o->n_threads,
+                                          .isa = r->o->isa,
+                                          .device = r->device};
+    ATSI_TRY(atsi_session_create(&params, r->o->chunk, &interrupted, &r->session, err));
+    ATSI_TRY(atsi_executor_assign(r->session->executor, r->backends, err));
+    r->times.load_us = atsi_clock_us() - started_us;
+    return ATSI_OK;
+}
+
+static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
+    struct atsi_sampler_params params = r->o->sampling;
+    int32_t *banned = NULL;
+    uint32_t n_banned;
+    if (!r->o->seed_given) params.seed = ((uint64_t)time(NULL) << 20) ^ (uint64_t)getpid() ^ (uint64_t)atsi_clock_us();
+    if (params.temp > 0 && !r->o->seed_given && !r->o->quiet && r->o->n_predict != 0)
+        fprintf(stderr, "seed: %llu\n", (unsigned long long)(params.seed &= INT64_MAX));
+    enum atsi_status status = atsi_model_banned_ids(&r->model, &banned, &n_banned, err);
+    if (status == ATSI_OK) status = atsi_sampler_create(&params, r->model.plan.program.n_vocab, banned, n_banned, &r->sampler, err);
+    free(banned);
+    return status;
+}
+
+static enum atsi_status open_logits(struct run *r, struct atsi_error *err) {
+    if (!r->o->logits_path) return ATSI_OK;
+    r->logits = fopen(r->o->logits_path, "wb");
+    return r->logits ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "%s: %s", r->o->logits_path, strerror(errno));
+}
+
+static void write_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
+    struct run *r = context;
+    (void)first_output; // rows come in order
+    fwrite(logits, sizeof *logits, (size_t)n_outputs * r->model.plan.program.n_vocab, r->logits);
+}
+
+static enum atsi_status close_logits(struct run *r, struct atsi_error *err) {
+    if (!r->logits) return ATSI_OK;
+    bool failed = ferror(r->logits) != 0;
+    failed |= fclose(r->logits) != 0;
+    r->logits = NULL;
+    return failed ? atsi_fail(err, ATSI_FAILED, "%s: cannot be written: %s", r->o->logits_path, strerror(errno)) : ATSI_OK;
+}
+
+// ---- generating ---------------------------------------------------------------------------------------------------
+
+static enum atsi_status prompt_ids(struct run *r, int32_t **ids, uint32_t *n, struct atsi_error *err) {
+    struct atsi_bytes text = {0};
+    struct atsi_token_list list = {0};
+    enum atsi_status status = atsi_read_prompt(r->o, &text, err);
+    if (status == ATSI_OK && r->o->tokens_path) {
+        status = atsi_parse_ids(text.data, text.size, r->o->tokens_path, ids, n, err);
+    } else if (status == ATSI_OK) {
+        unsigned flags = ATSI_ENCODE_PROMPT | (r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0u);
+        status = need_tokenizer(r, err);
+        if (status == ATSI_OK) status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, flags, &list, err);
+        *ids = (int32_t *)list.ids; // ids are below 2^31
+        *n = (uint32_t)list.n_ids;
+    }
+    atsi_bytes_free(&text);
+    return status;
+}
+
+static enum atsi_status complete(struct run *r, struct atsi_error *err) {
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+    struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
+    enum atsi_status status = prompt_ids(r, &ids, &n, err);
+    if (status == ATSI_OK && n == 0) status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
+    if (status == ATSI_OK)
+        status = atsi_generate(&r->model, r->session, r->sampler, ids, n, r->logits ? write_logits : NULL, r, &params,
+                               &r->times.result, err);
+    free(ids);
+    enum atsi_status flushed = atsi_output_finish(&r->output, &r->times.result, status == ATSI_OK ? err : NULL);
+    return status != ATSI_OK ? status : flushed;
+}
+
+static enum atsi_status generate(struct run *r, struct atsi_error *err) {
+    if (r->model.plan.vocab_only)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
+    ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
+    ATSI_TRY(open_logits(r, err));
+    ATSI_TRY(open_session(r, err));
+    ATSI_TRY(open_sampler(r, err));
+    ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
+    ATSI_TRY(complete(r, err));
+    ATSI_TRY(close_logits(r, err));
+    if (!r->o->quiet) atsi_report_times(stderr, r->session, &r->weights, &r->times);
+    return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
+}
+
+static enum atsi_status run(struct run *r, struct atsi_error *err) {
+    ATSI_TRY(atsi_model_open(&r->model, r->o->plan_path, err));
+    if (r->o->mode == ATSI_RUN_TOKENIZE) return tokenize(r, err);
+    if (r->o->mode == ATSI_RUN_DETOKENIZE) return detokenize(r, err);
+    return generate(r, err);
+}
+
+int main(int argc, char **argv) {
+    struct atsi_run_options options;
+    struct atsi_error err = {0};
+    struct run r = {.o = &options};
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
+    enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);
+    if (status == ATSI_OK && options.mode == ATSI_RUN_HELP) fputs(atsi_run_usage(), stdout);
+    else if (status == ATSI_OK && options.mode == ATSI_RUN_VERSION) puts("atsi-run " ATSI_VERSION);
+    else if (status == ATSI_OK) status = run(&r, &err);
+    close_run(&r);
+    if (status == ATSI_OK && fflush(stdout) && errno != EPIPE) status = atsi_fail(&err, ATSI_FAILED, "standard output: %s", strerror(errno));
+    if (status != ATSI_OK && status != ATSI_INTERRUPTED) fprintf(stderr, "atsi-run: %s\n", err.text);
+    return status;
+}

@@ -1,0 +1,23 @@
+// output.h: generated tokens on their way to standard output: text as it grows (whole characters, stop texts held back), ids, or one
+// JSON object at the end.
+#ifndef ATSI_RUNTIME_OUTPUT_H
+#define ATSI_RUNTIME_OUTPUT_H
+
+#include <stdio.h>
+
+#include "runtime/generate.h"
+#include "runtime/options.h"
+
+struct atsi_output_impl;
+struct atsi_output { struct atsi_output_impl *impl; };
+
+enum atsi_status atsi_output_open(struct atsi_output *out, const struct atsi_run_options *o, const struct atsi_tokenizer *tokenizer,
+                                  struct atsi_error *err);
+// For struct atsi_generate_params: context is the struct atsi_output. False when a stop text is complete. A closed pipe ends the
+// generation quietly.
+bool atsi_output_token(void *context, int32_t id, struct atsi_error *err, enum atsi_status *status);
+// Writes what was held back and, with --json, the object.
+enum atsi_status atsi_output_finish(struct atsi_output *out, const struct atsi_generate_result *result, struct atsi_error *err);
+void atsi_output_free(struct atsi_output *out);
+
+#endif

@@ -1,0 +1,31 @@
+// report.h: what a run tells on standard error: a progress bar while loading, the figures at the end.
+#ifndef ATSI_RUNTIME_REPORT_H
+#define ATSI_RUNTIME_REPORT_H
+
+#include <stdio.h>
+
+#include "runtime/generate.h"
+#include "runtime/options.h"
+#include "runtime/weights.h"
+
+#define ATSI_VERSION "0.1.0"
+
+struct atsi_run_times {
+    double load_us;
+    struct atsi_generate_result result;
+};
+
+// ---- loading: a bar on standard error when it is a terminal and the load takes a while --------------------------------
+struct atsi_load_bar {
+    bool enabled, shown;
+    double started_us, drawn_us;
+};
+struct atsi_load_bar atsi_load_bar_start(bool quiet);
+void atsi_load_bar_advance(void *bar, uint64_t done_bytes, uint64_t total_bytes);
+void atsi_load_bar_finish(struct atsi_load_bar *bar);
+
+// Load, prefill and decode times, rates, threads and memory, one line each.
+void atsi_report_times(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
+                       const struct atsi_run_times *times);
+
+#endif
