@@ -16,6 +16,8 @@ DESTDIR ?=
 OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= -Werror
+# V=1 shows the commands.
+Q       := $(if $(V),,@)
 
 CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS   += -std=c11 $(OPT) -Wall -Wextra $(WERROR) -fno-math-errno -ffp-contract=off -pthread $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
@@ -91,11 +93,13 @@ $(B)/obj/kernels/cpu/%: OPT := -O3 -g
 
 $(B)/obj/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) $(DEPFLAGS) -c $< -o $@
+	@$(if $(V),,echo "  CC   $<")
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) $(DEPFLAGS) -c $< -o $@
 
 $(B)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	@$(if $(V),,echo "  NVCC $<")
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 define archive
 	@rm -f $@
@@ -110,9 +114,11 @@ $(LIB_PLANNER):  $(call obj,$(SRC_PLANNER));  $(archive)
 # Link order follows the direction of data: formats <- kernels <- schedule <- {runtime, planner}.
 LOW := $(LIB_SCHEDULE) $(LIB_KERNELS) $(LIB_FORMATS)
 $(B)/atsi-run: $(call obj,runtime/main.c) $(LIB_RUNTIME) $(LOW)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_RUNTIME) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_RUNTIME) $(CUDA_LIBS)
 $(B)/atsi-plan: $(call obj,planner/main.c) $(LIB_PLANNER) $(LOW)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_PLANNER) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(LIBS_PLANNER) $(CUDA_LIBS)
 
 # ---- tools and tests: one program a file ----------------------------------------------------------------------
 SRC_TOOLS := $(wildcard tools/*.c)
@@ -129,13 +135,16 @@ tests: $(UNIT)
 
 $(B)/tools/%: $(B)/obj/tools/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 $(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 $(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 .SECONDARY:
 
 setup:
