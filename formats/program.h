@@ -187,6 +187,10 @@ enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_er
 // of every matrix (ne[0] x ne[1]) to a multiple of 16.
 uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const uint64_t ne[4]);
 
+// Norms, biases and tables: they stand on both sides wherever there is a device, so that no unit waits for one.
+enum { ATSI_SMALL_TENSOR_BYTES = 256 << 10 };
+static inline bool atsi_tensor_is_small(const struct atsi_tensor *t) { return t->size_bytes <= ATSI_SMALL_TENSOR_BYTES; }
+
 // Bytes of a state. KV: capacity positions x heads x (k_dim + v_dim) of kv_type; a windowed state keeps
 // min(n_ctx, window + chunk) positions. CONV and DELTA are float32 whatever kv_type says.
 uint64_t atsi_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint32_t chunk, enum atsi_dtype kv_type);

@@ -8,6 +8,7 @@
 
 #include "runtime/side.h"
 #include "runtime/splits.h"
+#include "runtime/transfers.h"
 
 // What the host writes for a round and a device copies: the struct, the token ids and the output rows, as one row of int32.
 struct staging {
@@ -34,6 +35,9 @@ struct atsi_executor {
     struct staging staging;
     struct atsi_op_call *calls; // [n_ops]
     enum atsi_backend *backends; // [n_units]
+    bool *promoted;              // [n_units]
+    struct atsi_transfers *transfers; // NULL without a temporary region
+    const void **temp_tensors;   // [n_tensors] what promoted units read: small tensors resident, the others in the region
     struct atsi_splits splits;
     void **graphs; // [n_splits] captured decode rounds of the device's splits, NULL until first needed
     struct atsi_round *round; // in staging
@@ -97,7 +101,9 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     x->device_states = calloc(n_states, sizeof *x->device_states);
     x->calls = calloc(x->p->n_ops, sizeof *x->calls);
     x->backends = calloc(x->p->n_units, sizeof *x->backends);
-    bool complete = x->host_states && x->device_states && x->calls && x->backends;
+    x->promoted = calloc(x->p->n_units, sizeof *x->promoted);
+    x->temp_tensors = calloc(x->p->n_tensors + 1, sizeof *x->temp_tensors);
+    bool complete = x->host_states && x->device_states && x->calls && x->backends && x->promoted && x->temp_tensors;
     for (int side = 0; side < 2; side++) {
         x->sides[side].state_k = calloc(n_states, sizeof(void *));
         x->sides[side].state_v = calloc(n_states, sizeof(void *));
@@ -113,6 +119,8 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     ATSI_TRY(x->device->ops->event_create(x->device, false, &x->arrived, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
     x->sides[ATSI_GPU].compute = compute;
+    if (l->temp_bytes)
+        ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, x->p->n_units * 4, &x->transfers, err));
     return x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err);
 }
 
@@ -155,6 +163,7 @@ static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
     free_graphs(x);
+    atsi_transfers_free(x->transfers);
     for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
         if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
     if (x->sides[ATSI_GPU].compute) ops->free(x->device, x->sides[ATSI_GPU].compute);
@@ -178,6 +187,8 @@ void atsi_executor_free(struct atsi_executor *x) {
     free(x->graphs); // emptied above
     free(x->calls);
     free(x->backends);
+    free(x->promoted);
+    free(x->temp_tensors);
     atsi_splits_free(&x->splits);
     atsi_cpu_free(x->cpu);
     atsi_pool_free(x->pool);
@@ -239,20 +250,79 @@ static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit 
     return false;
 }
 
-enum atsi_status atsi_executor_assign(struct atsi_executor *x, const enum atsi_backend *backends, struct atsi_error *err) {
-    for (uint32_t u = 0; u < x->p->n_units; u++) {
-        bool stays = x->states_placed && unit_has_state(x->p, &x->p->units[u]);
-        if (!stays) x->backends[u] = x->device ? backends[u] : ATSI_CPU;
+// The big tensors of a unit, each once. Returns their number, at most `cap`.
+static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors, uint32_t cap) {
+    uint32_t n = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
+            int32_t t = p->ops[i].tensor[k];
+            bool listed = t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t]);
+            for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == (uint32_t)t;
+            if (!listed && n < cap) tensors[n++] = (uint32_t)t;
+        }
+    return n;
+}
+
+enum { MAX_PIECES = 4 }; // big tensors of one unit
+
+// Gives the promoted units their places in the temporary region and their tensors the addresses there.
+static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_error *err) {
+    struct atsi_transfer_unit *units = calloc(x->p->n_units, sizeof *units);
+    struct atsi_transfer_piece *pieces = calloc((size_t)x->p->n_units * MAX_PIECES, sizeof *pieces);
+    uint32_t *tensors = calloc((size_t)x->p->n_units * MAX_PIECES, sizeof *tensors), n = 0;
+    enum atsi_status status = ATSI_OK;
+    if (!units || !pieces || !tensors) status = atsi_fail(err, ATSI_FAILED, "out of memory while planning transfers");
+    for (uint32_t u = 0; status == ATSI_OK && u < x->p->n_units; u++) {
+        if (!x->promoted[u]) continue;
+        units[n].pieces = &pieces[n * MAX_PIECES];
+        units[n].n_pieces = list_big_tensors(x->p, &x->p->units[u], &tensors[n * MAX_PIECES], MAX_PIECES);
+        for (uint32_t i = 0; i < units[n].n_pieces; i++) {
+            uint32_t t = tensors[n * MAX_PIECES + i];
+            pieces[n * MAX_PIECES + i] = (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[t], x->p->tensors[t].size_bytes};
+        }
+        n++;
     }
+    if (status == ATSI_OK) status = atsi_transfers_plan(x->transfers, units, n, err);
+    memcpy(x->temp_tensors, x->sides[ATSI_GPU].tensors, x->p->n_tensors * sizeof *x->temp_tensors);
+    for (uint32_t k = 0; status == ATSI_OK && k < n; k++)
+        for (uint32_t i = 0; i < units[k].n_pieces; i++)
+            x->temp_tensors[tensors[k * MAX_PIECES + i]] = atsi_transfers_address(x->transfers, k, i);
+    free(units);
+    free(pieces);
+    free(tensors);
+    return status;
+}
+
+static enum atsi_status take_assignment(struct atsi_executor *x, const struct atsi_assignment *a, struct atsi_error *err) {
+    for (uint32_t u = 0; u < x->p->n_units; u++) {
+        const struct atsi_unit *unit = &x->p->units[u];
+        if (!x->states_placed || !unit_has_state(x->p, unit)) x->backends[u] = x->device ? a->backends[u] : ATSI_CPU;
+        x->promoted[u] = x->device && a->promoted && a->promoted[u] && x->backends[u] == ATSI_GPU;
+        if (!x->promoted[u]) continue;
+        if (!x->transfers || unit->kind == ATSI_UNIT_HEAD)
+            return atsi_fail(err, ATSI_FAILED, "unit %s cannot be promoted", unit->name);
+    }
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err) {
+    if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
+    if (x->transfers) ATSI_TRY(atsi_transfers_drain(x->transfers, err));
+    ATSI_TRY(take_assignment(x, assignment, err));
     if (!x->states_placed) ATSI_TRY(place_states(x, err));
+    if (x->transfers) ATSI_TRY(plan_transfers(x, err));
     free_graphs(x);
     atsi_splits_free(&x->splits);
-    ATSI_TRY(atsi_splits_build(x->p, x->backends, &x->splits, err));
+    ATSI_TRY(atsi_splits_build(x->p, x->backends, x->promoted, &x->splits, err));
     x->graphs = calloc(x->splits.n_splits, sizeof *x->graphs);
     if (!x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building splits");
-    for (uint32_t u = 0; u < x->p->n_units; u++)
+    struct atsi_side promoted_side = x->sides[ATSI_GPU];
+    promoted_side.tensors = x->temp_tensors;
+    for (uint32_t u = 0; u < x->p->n_units; u++) {
+        const struct atsi_side *side = x->promoted[u] ? &promoted_side : &x->sides[x->backends[u]];
         for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
-            atsi_side_build_call(x->plan, x->n_ctx, &x->sides[x->backends[u]], i, &x->calls[i]);
+            atsi_side_build_call(x->plan, x->n_ctx, side, i, &x->calls[i]);
+    }
     return ATSI_OK;
 }
 
@@ -299,6 +369,12 @@ static enum atsi_status run_on_device(struct atsi_executor *x, const struct atsi
     return ops->graph_launch(x->stream, *graph, err);
 }
 
+static enum atsi_status run_promoted(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
+    ATSI_TRY(atsi_transfers_await(x->transfers, x->stream, err));
+    ATSI_TRY(run_on_device(x, split, err));
+    return atsi_transfers_consumed(x->transfers, x->stream, err);
+}
+
 static enum atsi_status run_on_cpu(struct atsi_executor *x, const struct atsi_split *split, bool after_device, struct atsi_error *err) {
     ATSI_TRY(cross_all(x, split, err));
     // The CPU waits even when nothing crosses: the device may still be reading rows that this split overwrites.
@@ -320,10 +396,12 @@ static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error
 static enum atsi_status run_splits(struct atsi_executor *x, bool tail, struct atsi_error *err) {
     bool after_device = x->device != NULL; // the copy of the round's numbers counts
     ATSI_TRY(publish_round(x, err));
+    if (x->transfers && !tail) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
     for (uint32_t i = 0; i < x->splits.n_splits; i++) {
         const struct atsi_split *split = &x->splits.splits[i];
         if (split->tail != tail) continue;
-        if (split->backend == ATSI_GPU) ATSI_TRY(run_on_device(x, split, err));
+        if (split->promoted) ATSI_TRY(run_promoted(x, split, err));
+        else if (split->backend == ATSI_GPU) ATSI_TRY(run_on_device(x, split, err));
         else ATSI_TRY(run_on_cpu(x, split, after_device, err));
         after_device = split->backend == ATSI_GPU;
     }

@@ -15,7 +15,7 @@ struct atsi_executor;
 struct atsi_executor_params {
     const struct atsi_plan *plan;      // borrowed, outlives the executor
     const void *const *host_tensors;   // [n_tensors] host addresses; NULL entries only for tensors that no CPU unit reads
-    const void *const *device_tensors; // [n_tensors] device addresses of resident tensors; NULL without a device
+    const void *const *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
     uint32_t n_ctx;                    // positions, at most the plan's
     int n_threads;                     // 0: the plan's, else the default
     const char *isa;                   // NULL: the best
@@ -25,9 +25,14 @@ struct atsi_executor_params {
 enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err);
 void atsi_executor_free(struct atsi_executor *x); // NULL fine
 
-// Cuts the program into splits for `backends` [n_units]. Units on the GPU need their tensors in device_tensors; a unit with a
-// state stays where it was when the first round ran (its state lives there).
-enum atsi_status atsi_executor_assign(struct atsi_executor *x, const enum atsi_backend *backends, struct atsi_error *err);
+// Where each unit runs in the coming rounds.
+struct atsi_assignment {
+    const enum atsi_backend *backends; // [n_units]
+    const bool *promoted;              // [n_units] on the GPU with weights that travel each round from host_tensors (pinned); NULL: none
+};
+// Cuts the program into splits. Units on the GPU that are not promoted need their tensors in device_tensors; a unit with a state
+// stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be promoted.
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err);
 
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
 // are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, valid only

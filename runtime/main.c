@@ -101,7 +101,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .isa = r->o->isa,
                                           .device = r->device};
     ATSI_TRY(atsi_session_create(&params, r->o->chunk, &interrupted, &r->session, err));
-    ATSI_TRY(atsi_executor_assign(r->session->executor, r->backends, err));
+    struct atsi_assignment assignment = {r->backends, NULL};
+    ATSI_TRY(atsi_executor_assign(r->session->executor, &assignment, err));
     r->times.load_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }

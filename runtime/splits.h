@@ -12,6 +12,7 @@ struct atsi_split {
     uint32_t first_op, n_ops;             // n_ops may be 0 for the last split, which only fetches the logits
     uint32_t first_crossing, n_crossings;
     bool tail;                            // after the outputs were selected: repeated for each group of output rows
+    bool promoted;                        // one unit whose weights stand in the temporary region this round
 };
 
 struct atsi_splits {
@@ -19,9 +20,10 @@ struct atsi_splits {
     struct atsi_crossing *crossings; uint32_t n_crossings;
 };
 
-// `backends` [n_units]. The program has passed atsi_program_check. Free with atsi_splits_free whether it succeeds or not.
-enum atsi_status atsi_splits_build(const struct atsi_program *p, const enum atsi_backend *backends, struct atsi_splits *out,
-                                   struct atsi_error *err);
+// `backends` [n_units]; `promoted` [n_units], NULL for none: units on the GPU that get a split of their own, in which they wait for
+// their weights. The program has passed atsi_program_check. Free with atsi_splits_free whether it succeeds or not.
+enum atsi_status atsi_splits_build(const struct atsi_program *p, const enum atsi_backend *backends, const bool *promoted,
+                                   struct atsi_splits *out, struct atsi_error *err);
 void atsi_splits_free(struct atsi_splits *s);
 
 #endif

@@ -41,9 +41,11 @@ static void find_users(struct loader *l) {
             for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
                 if (p->ops[i].tensor[k] != ATSI_NONE) l->used[p->ops[i].tensor[k]][side] = true;
     }
-    for (uint32_t i = 0; i < p->n_tensors; i++)
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        if (l->device && atsi_tensor_is_small(&p->tensors[i])) l->used[i][ATSI_CPU] = l->used[i][ATSI_GPU] = true;
         for (int side = 0; side < 2; side++)
             if (l->used[i][side]) l->total_bytes += p->tensors[i].size_bytes;
+    }
 }
 
 // ---- host side ----------------------------------------------------------------------------------------------------

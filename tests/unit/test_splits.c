@@ -41,6 +41,13 @@ static void play(const struct atsi_program *p, const struct atsi_splits *s, bool
     }
 }
 
+// Whether a promoted split covers unit u and nothing else.
+static bool starts_alone(const struct atsi_program *p, const struct atsi_splits *s, uint32_t u) {
+    for (uint32_t i = 0; i < s->n_splits; i++)
+        if (s->splits[i].promoted && s->splits[i].first_op == p->units[u].first_op) return s->splits[i].n_ops == p->units[u].n_ops;
+    return false;
+}
+
 static void every_read_finds_the_newest_rows(void **state) {
     (void)state;
     struct atsi_plan plan;
@@ -48,11 +55,16 @@ static void every_read_finds_the_newest_rows(void **state) {
     const struct atsi_program *p = &plan.program;
     for (uint32_t mask = 0; mask < 1u << p->n_units; mask++) {
         enum atsi_backend backends[16];
+        bool promoted[16];
         struct atsi_splits s;
         struct memories m;
         uint32_t n_ops = 0;
-        for (uint32_t u = 0; u < p->n_units; u++) backends[u] = (mask >> u) & 1 ? ATSI_GPU : ATSI_CPU;
-        assert_int_equal(atsi_splits_build(p, backends, &s, NULL), ATSI_OK);
+        for (uint32_t u = 0; u < p->n_units; u++) {
+            backends[u] = (mask >> u) & 1 ? ATSI_GPU : ATSI_CPU;
+            promoted[u] = backends[u] == ATSI_GPU && (mask * 2654435761u >> u) % 3 == 0;
+        }
+        assert_int_equal(atsi_splits_build(p, backends, promoted, &s, NULL), ATSI_OK);
+        for (uint32_t u = 0; u < p->n_units; u++) assert_int_equal(starts_alone(p, &s, u), promoted[u]);
         memset(&m, 0, sizeof m);
         play(p, &s, false, &m, &n_ops);
         play(p, &s, true, &m, &n_ops);
@@ -71,7 +83,7 @@ static void one_backend_means_no_crossing(void **state) {
     struct atsi_splits s;
     enum atsi_backend backends[16] = {ATSI_CPU};
     test_build_plan(&plan);
-    assert_int_equal(atsi_splits_build(&plan.program, backends, &s, NULL), ATSI_OK);
+    assert_int_equal(atsi_splits_build(&plan.program, backends, NULL, &s, NULL), ATSI_OK);
     assert_int_equal(s.n_splits, 2); // body and tail
     assert_int_equal(s.n_crossings, 0);
     atsi_splits_free(&s);

@@ -1,0 +1,27 @@
+#include "runtime/temp_ring.h"
+
+#include <stdbool.h>
+
+static bool overlap(const struct atsi_temp_slot *a, const struct atsi_temp_slot *b) {
+    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+enum atsi_status atsi_temp_ring_plan(const uint64_t *bytes, uint32_t n, uint64_t capacity, struct atsi_temp_slot *slots,
+                                     struct atsi_error *err) {
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t size = (bytes[i] + 255) & ~(uint64_t)255;
+        if (size < bytes[i] || size > capacity)
+            return atsi_fail(err, ATSI_FAILED, "a unit of %llu bytes does not fit the temporary region of %llu",
+                             (unsigned long long)bytes[i], (unsigned long long)capacity);
+        if (size > capacity - at) at = 0;
+        slots[i] = (struct atsi_temp_slot){.offset = at, .bytes = size};
+        at += size;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t back = 1;
+        while (back < n && !overlap(&slots[i], &slots[(i + n - back) % n])) back++;
+        slots[i].waits_for = back;
+    }
+    return ATSI_OK;
+}
