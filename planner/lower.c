@@ -142,7 +142,7 @@ enum atsi_status atsi_lower(const struct atsi_gguf *gguf, const struct atsi_lowe
 
 void atsi_lowered_free(struct atsi_lowered *lowered) {
     if (!lowered) return;
-    for (uint32_t i = 0; lowered->recipes && i < lowered->program.n_tensors; i++) {
+    for (uint32_t i = 0; i < lowered->n_recipes; i++) {
         free(lowered->recipes[i].row_order);
         free(lowered->recipes[i].table);
     }

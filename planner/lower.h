@@ -15,7 +15,8 @@ struct atsi_recipe {
 
 struct atsi_lowered {
     struct atsi_program program;
-    struct atsi_recipe *recipes; // [program.n_tensors]
+    struct atsi_recipe *recipes; // [n_recipes], one for each tensor of the program
+    uint32_t n_recipes;
     char arch[ATSI_NAME_CAP];
     uint32_t n_ctx_train; // context_length of the file
     uint32_t n_ctx;       // the context that the tables were made for

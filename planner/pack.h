@@ -5,11 +5,13 @@
 #include "kernels/cpu/pool.h"
 #include "planner/lower.h"
 
-// The packed tensor as it already stands in memory (plain layout, source rows in order), or NULL when it has to be made.
-const void *atsi_pack_in_place(const struct atsi_tensor *tensor, const struct atsi_recipe *recipe);
+// Takes the packed bytes piece by piece, in order.
+typedef enum atsi_status atsi_pack_sink(void *user, const void *data, uint64_t size_bytes, struct atsi_error *err);
 
-// Makes the packed tensor at `dst` (tensor->size_bytes, any alignment), with all threads of the pool.
+// Makes the packed tensor with all threads of the pool and hands its tensor->size_bytes bytes to `sink`. Memory use does not
+// grow with the tensor: a batch of rows is held at a time.
 enum atsi_status atsi_pack_tensor(struct atsi_pool *pool, const struct atsi_tensor *tensor,
-                                  const struct atsi_recipe *recipe, void *dst, struct atsi_error *err);
+                                  const struct atsi_recipe *recipe, atsi_pack_sink *sink, void *user,
+                                  struct atsi_error *err);
 
 #endif

@@ -85,6 +85,7 @@ static int32_t append_tensor(struct atsi_builder *b, const struct atsi_tensor *t
         return ATSI_NONE;
     }
     out->recipes[index] = recipe;
+    out->n_recipes = (uint32_t)index + 1;
     return index;
 }
 

@@ -1,0 +1,179 @@
+#include "planner/commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "formats/base/size.h"
+#include "formats/plan_file.h"
+#include "planner/attach.h"
+#include "planner/content.h"
+#include "planner/output_name.h"
+#include "planner/report.h"
+#include "planner/tokenizer.h"
+#include "planner/write_plan.h"
+
+// What a command holds until it ends.
+struct making {
+    const struct atsi_plan_options *options;
+    const struct atsi_console *console;
+    struct atsi_gguf *gguf;
+    struct atsi_lowered lowered;
+    struct atsi_plan plan;
+    struct atsi_plan_file *base; // --attach: the plan to complete
+    void *tokenizer;
+    size_t tokenizer_size;
+    struct atsi_pool *pool;
+    char *output_path;
+};
+
+static void release(struct making *m) {
+    free(m->output_path);
+    atsi_pool_free(m->pool);
+    free(m->tokenizer);
+    atsi_plan_free(&m->plan);
+    atsi_lowered_free(&m->lowered);
+    atsi_plan_file_close(m->base);
+    atsi_gguf_close(m->gguf);
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static enum atsi_status choose_output(struct making *m, struct atsi_error *err) {
+    m->output_path = m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
+    if (!m->output_path) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    for (uint32_t i = 0; i < atsi_gguf_n_parts(m->gguf); i++)
+        if (is_same_file(m->output_path, atsi_gguf_part_path(m->gguf, i)))
+            return atsi_fail(err, ATSI_BAD_INPUT, "%s: the plan would replace the model itself", m->output_path);
+    return ATSI_OK;
+}
+
+// The tables, or none with a line when the file has no tokenizer.
+static enum atsi_status build_tokenizer(struct making *m, struct atsi_error *err) {
+    struct atsi_vocabulary vocabulary;
+    enum atsi_status status = atsi_vocabulary_read(m->gguf, &vocabulary, err);
+    if (status == ATSI_OK && vocabulary.model.data)
+        status = atsi_tokenizer_build(&vocabulary, &m->tokenizer, &m->tokenizer_size, err);
+    else if (status == ATSI_OK)
+        atsi_say(m->console, "note: the model has no tokenizer; the plan runs with --tokens-in and --print-ids only");
+    atsi_vocabulary_free(&vocabulary);
+    return status;
+}
+
+static enum atsi_status write_file(struct making *m, struct atsi_str tokenizer, struct atsi_error *err) {
+    struct atsi_progress_bar bar = {.console = m->console, .label = "packing"};
+    struct atsi_write_options options = {.no_weights = m->options->no_weights,
+                                         .ship = m->options->ship,
+                                         .progress = {atsi_progress_report, &bar},
+                                         .stop = m->console->stop};
+    struct atsi_write_result result;
+    ATSI_TRY(atsi_pool_create((int)m->options->n_threads, &m->pool, err));
+    enum atsi_status status = atsi_write_plan(m->output_path, &m->plan, m->gguf, m->lowered.recipes, tokenizer, m->pool,
+                                              &options, &result, err);
+    atsi_progress_end(&bar);
+    ATSI_TRY(status);
+    return atsi_report_written(m->console, m->output_path, &m->plan, &result, m->options->json, err);
+}
+
+// ---- making a plan ------------------------------------------------------------------------------------------------
+
+static enum atsi_status make_content(struct making *m, const char *command_line, struct atsi_error *err) {
+    const struct atsi_plan_options *o = m->options;
+    if (o->vocab_only) return atsi_content_make_vocab(m->gguf, command_line, &m->plan, err);
+    struct atsi_content_options content = {.n_ctx = o->n_ctx, .chunk = o->chunk, .n_threads = o->n_threads,
+                                           .kv_type = o->kv_type, .command = command_line};
+    ATSI_TRY(atsi_lower(m->gguf, &(struct atsi_lower_options){.n_ctx = o->n_ctx}, &m->lowered, err));
+    atsi_say_lines(m->console, m->lowered.remarks);
+    ATSI_TRY(atsi_content_make(m->gguf, &m->lowered, &content, &m->plan, err));
+    if (m->lowered.tied)
+        atsi_say(m->console, "note: the output matrix is the token embedding; it is stored once and counted where it is used");
+    return ATSI_OK;
+}
+
+static enum atsi_status make(struct making *m, const char *command_line, struct atsi_error *err) {
+    const char *input = m->options->input_path;
+    ATSI_TRY(atsi_gguf_open(&m->gguf, input, err));
+    ATSI_TRY(choose_output(m, err));
+    if (make_content(m, command_line, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    if (build_tokenizer(m, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    if (m->options->vocab_only && !m->tokenizer)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: --vocab-only, but the file has no tokenizer", input);
+    return write_file(m, (struct atsi_str){m->tokenizer, m->tokenizer_size}, err);
+}
+
+enum atsi_status atsi_command_make(const struct atsi_plan_options *options, const char *command_line,
+                                   const struct atsi_console *console, struct atsi_error *err) {
+    struct making m = {.options = options, .console = console};
+    enum atsi_status status = make(&m, command_line, err);
+    release(&m);
+    return status;
+}
+
+// ---- completing one -----------------------------------------------------------------------------------------------
+
+static enum atsi_status read_manifest(const struct atsi_plan_file *file, struct atsi_plan *plan, struct atsi_error *err) {
+    struct atsi_str manifest = atsi_plan_file_manifest(file);
+    if (atsi_plan_from_json(manifest.data, manifest.size, plan, err) == ATSI_OK) return ATSI_OK;
+    return atsi_fail_prefix(err, "%s", atsi_plan_file_path(file));
+}
+
+static enum atsi_status attach(struct making *m, struct atsi_error *err) {
+    const char *input = m->options->input_path;
+    ATSI_TRY(atsi_plan_file_open(&m->base, input, err));
+    ATSI_TRY(read_manifest(m->base, &m->plan, err));
+    if (m->plan.vocab_only) return atsi_fail(err, ATSI_BAD_INPUT, "%s: a plan that only tokenises takes no weights", input);
+    ATSI_TRY(atsi_gguf_open(&m->gguf, m->options->attach_path, err));
+    ATSI_TRY(choose_output(m, err));
+    if (atsi_attach(&m->plan, m->gguf, &m->lowered, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    return write_file(m, atsi_plan_file_tokenizer(m->base), err);
+}
+
+enum atsi_status atsi_command_attach(const struct atsi_plan_options *options, const struct atsi_console *console,
+                                     struct atsi_error *err) {
+    struct making m = {.options = options, .console = console};
+    enum atsi_status status = attach(&m, err);
+    release(&m);
+    return status;
+}
+
+// ---- looking at one -----------------------------------------------------------------------------------------------
+
+static enum atsi_status info(struct making *m, struct atsi_error *err) {
+    ATSI_TRY(atsi_plan_file_open(&m->base, m->options->input_path, err));
+    ATSI_TRY(read_manifest(m->base, &m->plan, err));
+    return atsi_report_info(m->console->out, m->base, &m->plan, m->options->json, err);
+}
+
+enum atsi_status atsi_command_info(const struct atsi_plan_options *options, const struct atsi_console *console,
+                                   struct atsi_error *err) {
+    struct making m = {.options = options, .console = console};
+    enum atsi_status status = info(&m, err);
+    release(&m);
+    return status;
+}
+
+static enum atsi_status verify(struct making *m, struct atsi_error *err) {
+    struct atsi_progress_bar bar = {.console = m->console, .label = "verifying"};
+    struct atsi_plan_progress progress = {atsi_progress_report, &bar};
+    char size[32];
+    uint32_t n_threads = m->options->n_threads ? m->options->n_threads : (uint32_t)atsi_pool_default_threads();
+    ATSI_TRY(atsi_plan_file_open(&m->base, m->options->input_path, err));
+    ATSI_TRY(read_manifest(m->base, &m->plan, err));
+    enum atsi_status status = atsi_plan_file_verify(m->base, n_threads, &progress, err);
+    atsi_progress_end(&bar);
+    ATSI_TRY(status);
+    fprintf(m->console->out, "%s: good: %u tensors, %s\n", m->options->input_path, atsi_plan_file_n_blobs(m->base),
+            atsi_size_format(size, sizeof size, atsi_plan_file_size_bytes(m->base)));
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_command_verify(const struct atsi_plan_options *options, const struct atsi_console *console,
+                                     struct atsi_error *err) {
+    struct making m = {.options = options, .console = console};
+    enum atsi_status status = verify(&m, err);
+    release(&m);
+    return status;
+}
