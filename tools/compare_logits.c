@@ -3,8 +3,8 @@
 //   compare_logits REFERENCE OURS --vocab N [--skip ROWS] [--rows ROWS]
 //
 // --skip leaves out rows at the start of REFERENCE (files that hold several prompts). Prints one line:
-//   rows=48 max_abs=1.2e-05 rms=3.1e-06 kl=2.0e-11 kl_max=… top1=48/48
-// rms is of the differences, kl the mean of KL(reference || ours) over rows, top1 the rows with the same largest logit.
+//   rows=48 max_abs=1.2e-05 rms=3.1e-06 rms_median=3.0e-06 kl=2.0e-11 kl_max=… top1=48/48
+// rms is of the differences, rms_median that of the median row, kl the mean of KL(reference || ours) over rows, top1 the rows with the same largest logit.
 // Exit code 1 when a file cannot be read, is too short, or a value is not finite.
 #include <math.h>
 #include <stdio.h>
@@ -43,6 +43,11 @@ static long argmax(const float *x, long n) {
 
 struct distance { double max_abs, square_sum, kl_sum, kl_max; long n_top1; };
 
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void add_row(struct distance *d, const float *a, const float *b, long n) {
     double za = log_sum_exp(a, n), zb = log_sum_exp(b, n), kl = 0;
     for (long i = 0; i < n; i++) {
@@ -78,9 +83,17 @@ int main(int argc, char **argv) {
     float *reference = read_floats(argv[1], skip * vocab, &n_reference);
     rows = n_ours / vocab;
     struct distance d = {0};
-    for (long r = 0; r < rows; r++) add_row(&d, reference + r * vocab, ours + r * vocab, vocab);
-    printf("rows=%ld max_abs=%.3e rms=%.3e kl=%.3e kl_max=%.3e top1=%ld/%ld\n", rows, d.max_abs,
-           sqrt(d.square_sum / ((double)rows * (double)vocab)), d.kl_sum / (double)rows, d.kl_max, d.n_top1, rows);
+    double *row_rms = calloc((size_t)rows, sizeof *row_rms);
+    if (!row_rms) return 1;
+    for (long r = 0; r < rows; r++) {
+        double before = d.square_sum;
+        add_row(&d, reference + r * vocab, ours + r * vocab, vocab);
+        row_rms[r] = sqrt((d.square_sum - before) / (double)vocab);
+    }
+    qsort(row_rms, (size_t)rows, sizeof *row_rms, compare_doubles);
+    printf("rows=%ld max_abs=%.3e rms=%.3e rms_median=%.3e kl=%.3e kl_max=%.3e top1=%ld/%ld\n", rows, d.max_abs,
+           sqrt(d.square_sum / ((double)rows * (double)vocab)), row_rms[rows / 2], d.kl_sum / (double)rows, d.kl_max, d.n_top1, rows);
+    free(row_rms);
     free(reference);
     free(ours);
     return 0;
