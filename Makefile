@@ -174,8 +174,11 @@ FUZZ_SECONDS ?= 60
 fuzz:
 	@$(MAKE) B=build/fuzz CC=clang SAN=fuzzer-no-link,address,undefined OPT='-O1 -g' CUDA=0 fuzz-build
 	@B=build/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
-fuzz-build: $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(SRC_FUZZ))
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+fuzz-build: $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(SRC_FUZZ)) $(B)/fuzz/seeds
+$(B)/fuzz/seeds: $(B)/obj/tests/fuzz/seeds.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	clang -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
 

@@ -1,0 +1,265 @@
+// The thread pool under load and oversubscription, and the choice of CPUs on invented machines.
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/topology.h"
+#include "tests/support/check.h"
+
+enum { THREADS_MAX = 64 };
+
+// ---- dispatch and barriers --------------------------------------------------------------------------------------------
+
+struct rounds {
+    struct atsi_pool *pool;
+    int n_rounds;
+    int written[THREADS_MAX]; // plain memory: the sanitizer proves that barriers order it
+    _Atomic int n_wrong;
+};
+
+// In every round each thread checks what its neighbour wrote in the round before.
+static void check_neighbour(void *context, int i_thread, int n_threads) {
+    struct rounds *rounds = context;
+    for (int round = 1; round <= rounds->n_rounds; round++) {
+        rounds->written[i_thread] = round;
+        atsi_pool_barrier(rounds->pool);
+        if (rounds->written[(i_thread + 1) % n_threads] != round) rounds->n_wrong++;
+        atsi_pool_barrier(rounds->pool);
+    }
+}
+
+static void run_rounds(struct atsi_pool *pool, int n_dispatches, int n_rounds) {
+    struct rounds rounds = {.pool = pool, .n_rounds = n_rounds};
+    for (int i = 0; i < n_dispatches; i++) {
+        atsi_pool_run(pool, check_neighbour, &rounds);
+        for (int t = 0; t < atsi_pool_n_threads(pool); t++) assert_int_equal(rounds.written[t], n_rounds);
+    }
+    assert_int_equal(rounds.n_wrong, 0);
+}
+
+static void barriers_order_memory(void **state) {
+    (void)state;
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    for (int n_threads = 1; n_threads <= 8; n_threads *= 2) {
+        check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
+        assert_int_equal(atsi_pool_n_threads(pool), n_threads);
+        run_rounds(pool, 50, 20);
+        atsi_pool_free(pool);
+    }
+    check_ok(atsi_pool_create(0, &pool, &err), err);
+    run_rounds(pool, 200, 50);
+    usleep(2000); // the threads are asleep by now
+    run_rounds(pool, 1, 1);
+    atsi_pool_free(pool);
+    atsi_pool_free(NULL);
+}
+
+struct shares {
+    struct atsi_pool *pool;
+    int n_items;
+    _Atomic int *taken;
+};
+
+static void take_shares(void *context, int i_thread, int n_threads) {
+    (void)i_thread, (void)n_threads;
+    struct shares *shares = context;
+    for (int phase = 0; phase < 3; phase++) {
+        for (int item; (item = atsi_pool_next(shares->pool)) < shares->n_items;) shares->taken[item]++;
+        atsi_pool_barrier(shares->pool);
+    }
+}
+
+static void items_are_handed_out_once(void **state) {
+    (void)state;
+    struct atsi_error err;
+    struct shares shares = {.n_items = 1000};
+    shares.taken = calloc(1000, sizeof *shares.taken);
+    check_ok(atsi_pool_create_unbound(5, &shares.pool, &err), err);
+    for (int i = 0; i < 10; i++) atsi_pool_run(shares.pool, take_shares, &shares);
+    for (int i = 0; i < 1000; i++) assert_int_equal(shares.taken[i], 30);
+    atsi_pool_free(shares.pool);
+    free(shares.taken);
+}
+
+// ---- more threads than cores ------------------------------------------------------------------------------------------
+
+static void *drive_own_pool(void *argument) {
+    struct atsi_pool *pool;
+    (void)argument;
+    if (atsi_pool_create(1000, &pool, NULL) != ATSI_OK) return NULL;
+    run_rounds(pool, 20, 100);
+    atsi_pool_free(pool);
+    return pool;
+}
+
+// Three pools of spinning threads bound to the same cores: they must get by with yielding and sleeping.
+static void pools_share_the_cores(void **state) {
+    (void)state;
+    pthread_t drivers[3];
+    for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&drivers[i], NULL, drive_own_pool, NULL), 0);
+    for (int i = 0; i < 3; i++) {
+        void *done;
+        pthread_join(drivers[i], &done);
+        assert_non_null(done);
+    }
+}
+
+static void many_threads_on_one_core(void **state) {
+    (void)state;
+    cpu_set_t before, one;
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    check_ok(atsi_pool_create_unbound(16, &pool, &err), err); // inherits the one core
+    run_rounds(pool, 5, 50);
+    atsi_pool_free(pool);
+    check_ok(atsi_pool_create(0, &pool, &err), err);
+    assert_int_equal(atsi_pool_n_threads(pool), 1);
+    atsi_pool_free(pool);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+static void counts_are_clamped(void **state) {
+    (void)state;
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    assert_in_range(atsi_pool_default_threads(), 1, CPU_COUNT(&set));
+    check_ok(atsi_pool_create(1000000, &pool, &err), err);
+    assert_in_range(atsi_pool_n_threads(pool), 1, CPU_COUNT(&set));
+    atsi_pool_free(pool);
+    check_refused(atsi_pool_create(-1, &pool, &err), err, "-1 threads");
+    check_refused(atsi_pool_create_unbound(0, &pool, &err), err, "0 threads");
+}
+
+// ---- topology ---------------------------------------------------------------------------------------------------------
+
+static char root[64];
+
+static void put(const char *path, const char *text) {
+    char full[256];
+    int n = snprintf(full, sizeof full, "%s", root);
+    for (const char *at = path; *at != 0; at++) { // makes the folders on the way
+        if (*at == '/' && at != path) {
+            full[n] = 0;
+            mkdir(full, 0755);
+        }
+        full[n++] = *at;
+    }
+    full[n] = 0;
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void put_cpu(int cpu, const char *siblings, const char *speed_file, long speed) {
+    char path[128], text[32];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    put(path, siblings);
+    if (speed_file == NULL) return;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/%s", cpu, speed_file);
+    snprintf(text, sizeof text, "%ld\n", speed);
+    put(path, text);
+}
+
+static void new_machine(void) {
+    snprintf(root, sizeof root, "/tmp/atsi-topology-XXXXXX");
+    assert_non_null(mkdtemp(root));
+}
+
+static void remove_machine(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void check_order(const struct atsi_topology *t, int n_fast, const int *order, int n) {
+    assert_int_equal(t->n_cpus, n);
+    assert_int_equal(t->n_fast_cores, n_fast);
+    for (int i = 0; i < n; i++) assert_int_equal(t->cpus[i], order[i]);
+}
+
+// Two fast cores with two threads each (0-1, 2-3) and two slow cores (4, 5).
+static void hybrid_cores(void **state) {
+    (void)state;
+    static const int ALL[] = {0, 1, 2, 3, 4, 5}, PART[] = {1, 2, 3, 5};
+    struct atsi_topology t;
+    new_machine();
+    for (int cpu = 0; cpu < 4; cpu++) put_cpu(cpu, cpu < 2 ? "0-1\n" : "2-3\n", "cpufreq/cpuinfo_max_freq", 5200000 - 100000 * (cpu / 2));
+    put_cpu(4, "4\n", "cpufreq/cpuinfo_max_freq", 3900000);
+    put_cpu(5, "5\n", "cpufreq/cpuinfo_max_freq", 3900000);
+    atsi_topology_read_at(&t, root, ALL, 6);
+    check_order(&t, 2, (const int[]){0, 2, 4, 5, 1, 3}, 6);
+    atsi_topology_read_at(&t, root, PART, 4); // a mask that starts at a second thread
+    check_order(&t, 2, (const int[]){1, 2, 5, 3}, 4);
+    put("/sys/devices/cpu_core/cpus", "4-5\n"); // names count for more than clocks
+    atsi_topology_read_at(&t, root, ALL, 6);
+    check_order(&t, 2, (const int[]){4, 5, 0, 2, 1, 3}, 6);
+    remove_machine();
+}
+
+static void capacities_and_bare_machines(void **state) {
+    (void)state;
+    static const int ALL[] = {0, 1, 2, 3};
+    struct atsi_topology t;
+    new_machine();
+    atsi_topology_read_at(&t, root, ALL, 4); // nothing to read
+    check_order(&t, 4, ALL, 4);
+    assert_int_equal(t.quota_cpus, 0);
+    for (int cpu = 0; cpu < 4; cpu++) put_cpu(cpu, "", "cpu_capacity", cpu < 2 ? 446 : 1024);
+    atsi_topology_read_at(&t, root, ALL, 4);
+    check_order(&t, 2, (const int[]){2, 3, 0, 1}, 4);
+    remove_machine();
+}
+
+static void quotas(void **state) {
+    (void)state;
+    static const int ALL[] = {0, 1, 2, 3};
+    struct atsi_topology t;
+    new_machine();
+    put("/proc/self/cgroup", "0::/user/box\n");
+    put("/sys/fs/cgroup/user/box/cpu.max", "max 100000\n");
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 0);
+    put("/sys/fs/cgroup/user/cpu.max", "250000 100000\n"); // a parent's counts too
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 3);
+    put("/sys/fs/cgroup/user/box/cpu.max", "50000 100000\n");
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 1);
+    put("/proc/self/cgroup", "7:memory:/m\n4:cpu,cpuacct:/box\n");
+    put("/sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 0);
+    put("/sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "200000\n");
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 2);
+    put("/proc/self/cgroup", "nonsense\n::\n:\n");
+    atsi_topology_read_at(&t, root, ALL, 4);
+    assert_int_equal(t.quota_cpus, 0);
+    remove_machine();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(barriers_order_memory), cmocka_unit_test(items_are_handed_out_once),
+        cmocka_unit_test(pools_share_the_cores), cmocka_unit_test(many_threads_on_one_core),
+        cmocka_unit_test(counts_are_clamped),    cmocka_unit_test(hybrid_cores),
+        cmocka_unit_test(capacities_and_bare_machines), cmocka_unit_test(quotas),
+    };
+    return cmocka_run_group_tests_name("thread pool", tests, NULL, NULL);
+}
