@@ -8,10 +8,14 @@
 #include "formats/plan_file.h"
 #include "planner/attach.h"
 #include "planner/content.h"
+#include "planner/explain.h"
+#include "planner/machine.h"
 #include "planner/output_name.h"
 #include "planner/report.h"
 #include "planner/tokenizer.h"
 #include "planner/write_plan.h"
+
+enum { CERTIFY_SECONDS = 5 }; // that a plan may wait for its certificate
 
 // What a command holds until it ends.
 struct making {
@@ -24,11 +28,14 @@ struct making {
     void *tokenizer;
     size_t tokenizer_size;
     struct atsi_pool *pool;
+    struct atsi_machine machine;
+    struct atsi_placement placement;
     char *output_path;
 };
 
 static void release(struct making *m) {
     free(m->output_path);
+    atsi_machine_free(&m->machine);
     atsi_pool_free(m->pool);
     free(m->tokenizer);
     atsi_plan_free(&m->plan);
@@ -93,11 +100,34 @@ static enum atsi_status make_content(struct making *m, const char *command_line,
     return ATSI_OK;
 }
 
+static enum atsi_status explain(struct making *m, const struct atsi_place_options *options, struct atsi_error *err) {
+    const struct atsi_plan_options *o = m->options;
+    if (o->explain)
+        ATSI_TRY(atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, o->json, err));
+    else if (!m->console->quiet) atsi_explain_budget(m->console->log, &m->plan, &m->placement);
+    return o->what_if ? atsi_what_if(m->console->out, &m->plan, &m->machine.profile, options, o->json, err) : ATSI_OK;
+}
+
+static enum atsi_status place(struct making *m, struct atsi_error *err) {
+    const struct atsi_plan_options *o = m->options;
+    ATSI_TRY(atsi_machine_find(o, m->console, &m->machine, err));
+    if (!m->machine.use_gpu) {
+        if (!o->n_pins && !o->explain && !o->what_if) return ATSI_OK;
+        return atsi_fail(err, ATSI_BAD_INPUT, "--pin, --explain and --what-if need a GPU to place for; give --device FILE.json");
+    }
+    struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes, .prefill_weight = o->prefill_weight,
+                                         .pins = o->pins, .n_pins = o->n_pins, .certify_seconds = CERTIFY_SECONDS};
+    ATSI_TRY(atsi_place(&m->plan, &m->machine.profile, &options, &m->placement, err));
+    return explain(m, &options, err);
+}
+
 static enum atsi_status make(struct making *m, const char *command_line, struct atsi_error *err) {
     const char *input = m->options->input_path;
     ATSI_TRY(atsi_gguf_open(&m->gguf, input, err));
     ATSI_TRY(choose_output(m, err));
     if (make_content(m, command_line, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    if (!m->options->vocab_only) ATSI_TRY(place(m, err));
+    if ((m->options->explain || m->options->what_if) && !m->options->output_path) return ATSI_OK;
     if (build_tokenizer(m, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
     if (m->options->vocab_only && !m->tokenizer)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s: --vocab-only, but the file has no tokenizer", input);

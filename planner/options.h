@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "formats/dtype.h"
 #include "formats/base/error.h"
+#include "formats/dtype.h"
+#include "planner/place.h"
 
 enum atsi_plan_mode {
     ATSI_PLAN_MAKE,     // from a model
@@ -19,6 +20,8 @@ enum atsi_plan_mode {
     ATSI_PLAN_VERSION
 };
 
+enum { ATSI_PLAN_MAX_PINS = 64 };
+
 struct atsi_plan_options {
     enum atsi_plan_mode mode;
     const char *input_path;  // the model, or the file of the mode
@@ -30,10 +33,14 @@ struct atsi_plan_options {
     uint32_t chunk;          // 0: the default
     uint32_t n_threads;      // 0: chosen when the plan runs
     enum atsi_dtype kv_type;
-    bool vocab_only, no_weights, ship, json, quiet;
+    const char *device_path; // --device: a stored device profile
+    double prefill_weight;   // --objective: decode 0, prefill 1
+    struct atsi_pin pins[ATSI_PLAN_MAX_PINS];
+    uint32_t n_pins;
+    bool vocab_only, no_weights, ship, explain, what_if, json, quiet;
 };
 
-// Parses and checks; ATSI_BAD_INPUT names the option. Strings point into argv.
+// Parses and checks; ATSI_BAD_INPUT names the option. Strings point into argv, whose --pin values are cut at their "=".
 enum atsi_status atsi_plan_options_parse(int argc, char **argv, struct atsi_plan_options *out, struct atsi_error *err);
 const char *atsi_plan_usage(void);
 

@@ -1,0 +1,121 @@
+#include "planner/cost.h"
+
+#include <math.h>
+#include <string.h>
+
+double atsi_active_experts(const struct atsi_experts_params *e, uint32_t n_tokens) {
+    return 1 - pow(1 - (double)e->n_used / e->n_experts, n_tokens);
+}
+
+static uint32_t round_tokens(const struct atsi_plan *plan, enum atsi_phase phase) {
+    return phase == ATSI_DECODE ? 1 : plan->limits.chunk;
+}
+
+// Rows that the op computes.
+static double op_rows(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_phase phase) {
+    bool outputs = plan->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    return outputs ? 1 : round_tokens(plan, phase);
+}
+
+static double activation_bytes(const struct atsi_op *op, double rows) {
+    double width = 0;
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) width += op->in[i].buffer == ATSI_NONE ? 0 : op->in[i].width;
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) width += op->out[i].buffer == ATSI_NONE ? 0 : op->out[i].width;
+    return 4 * width * rows;
+}
+
+static struct atsi_work attention_work(const struct atsi_plan *plan, const struct atsi_op *op, double rows) {
+    const struct atsi_state *s = &plan->program.states[op->state];
+    double seen = plan->limits.n_ctx / 2.0;
+    if (s->window && seen > s->window) seen = s->window;
+    double row_bytes = (double)atsi_dtype_row_bytes(plan->limits.kv_type, s->k_dim) +
+                       (double)atsi_dtype_row_bytes(plan->limits.kv_type, s->v_dim);
+    return (struct atsi_work){.bytes = seen * s->n_heads * row_bytes,
+                              .flops = 2.0 * rows * op->u.attention.n_heads * seen * (s->k_dim + s->v_dim),
+                              .dtype = plan->limits.kv_type};
+}
+
+static struct atsi_work expert_work(const struct atsi_plan *plan, const struct atsi_op *op, double rows) {
+    const struct atsi_tensor *t = &plan->program.tensors[op->tensor[0]];
+    return (struct atsi_work){.bytes = (double)t->size_bytes * atsi_active_experts(&op->u.experts, (uint32_t)rows),
+                              .flops = 2.0 * rows * op->u.experts.n_used * (double)t->ne[0] * (double)t->ne[1],
+                              .dtype = t->dtype};
+}
+
+struct atsi_work atsi_work_of_op(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_phase phase) {
+    const struct atsi_program *p = &plan->program;
+    double rows = op_rows(plan, op, phase);
+    const struct atsi_tensor *t = op->tensor[0] == ATSI_NONE ? NULL : &p->tensors[op->tensor[0]];
+    switch (op->kind) {
+    case ATSI_OP_MATMUL:
+        return (struct atsi_work){(double)t->size_bytes, 2.0 * rows * (double)t->ne[0] * (double)t->ne[1], t->dtype};
+    case ATSI_OP_EXPERTS: return expert_work(plan, op, rows);
+    case ATSI_OP_ATTENTION: return attention_work(plan, op, rows);
+    case ATSI_OP_EMBED:
+        return (struct atsi_work){rows * (double)atsi_dtype_row_bytes(t->dtype, t->ne[0]) + activation_bytes(op, rows), 0, t->dtype};
+    case ATSI_OP_DELTA_RULE: {
+        const struct atsi_state *s = &p->states[op->state];
+        double elems = (double)s->n_heads * s->k_dim * s->v_dim;
+        return (struct atsi_work){8 * elems + activation_bytes(op, rows), 8 * elems * rows, ATSI_F32};
+    }
+    default: return (struct atsi_work){activation_bytes(op, rows), 0, ATSI_F32};
+    }
+}
+
+// Bytes of activations that the unit reads and did not write itself.
+static double input_bytes(const struct atsi_plan *plan, const struct atsi_unit *u, enum atsi_phase phase) {
+    const struct atsi_program *p = &plan->program;
+    bool seen[ATSI_MAX_BUFFERS] = {false};
+    double bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        for (int k = 0; k < ATSI_OP_MAX_IN; k++) {
+            int32_t b = op->in[k].buffer;
+            if (b == ATSI_NONE || seen[b]) continue;
+            seen[b] = true;
+            bytes += 4.0 * p->buffers[b].width * (p->buffers[b].rows == ATSI_ROWS_OUTPUTS ? 1 : round_tokens(plan, phase));
+        }
+        for (int k = 0; k < ATSI_OP_MAX_OUT; k++)
+            if (op->out[k].buffer != ATSI_NONE) seen[op->out[k].buffer] = true;
+    }
+    return bytes;
+}
+
+uint64_t atsi_cost_transfer_bytes(const struct atsi_plan *plan, const struct atsi_unit *u, enum atsi_phase phase) {
+    if (u->kind != ATSI_UNIT_EXPERTS) return u->weight_bytes;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (plan->program.ops[i].kind == ATSI_OP_EXPERTS)
+            return (uint64_t)((double)u->weight_bytes *
+                              atsi_active_experts(&plan->program.ops[i].u.experts, round_tokens(plan, phase)));
+    return u->weight_bytes;
+}
+
+static double side_time(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
+                        enum atsi_phase phase, const struct atsi_unit *u, uint32_t *n_estimated) {
+    double us = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        const struct atsi_op *op = &plan->program.ops[i];
+        struct atsi_work w = atsi_work_of_op(plan, op, phase);
+        struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
+        us += price.us;
+        *n_estimated += !price.is_measured;
+    }
+    return us;
+}
+
+void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_phase phase,
+                     struct atsi_unit_times *times, uint32_t *n_estimated) {
+    uint32_t estimated = 0;
+    double slower = fmin(profile->to_device.bytes_per_us, profile->to_host.bytes_per_us);
+    for (uint32_t i = 0; i < plan->program.n_units; i++) {
+        const struct atsi_unit *u = &plan->program.units[i];
+        memset(&times[i], 0, sizeof times[i]);
+        times[i].cpu_us = (float)side_time(plan, profile, ATSI_CPU, phase, u, &estimated);
+        if (!profile->has_gpu) continue;
+        times[i].gpu_us = (float)side_time(plan, profile, ATSI_GPU, phase, u, &estimated);
+        times[i].switch_us = (float)(profile->switch_us + input_bytes(plan, u, phase) / slower);
+        times[i].transfer_us = (float)(profile->to_device.fixed_us +
+                                       (double)atsi_cost_transfer_bytes(plan, u, phase) / profile->to_device.bytes_per_us);
+    }
+    if (n_estimated) *n_estimated = estimated;
+}

@@ -1,0 +1,23 @@
+// explain.h: a placement in words and numbers.
+#ifndef ATSI_PLANNER_EXPLAIN_H
+#define ATSI_PLANNER_EXPLAIN_H
+
+#include <stdio.h>
+
+#include "planner/place.h"
+
+// The budget as a table, one line an item. With `is_log_only` false also what was decided by which method.
+void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement);
+
+// Every unit: bytes on the GPU, times and density on both sides, where it is, and what the other side would change ("value":
+// microseconds of the objective lost by moving this unit alone). Then what 1 GiB more would bring. With `json` one object.
+enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                              const struct atsi_place_options *options, const struct atsi_placement *placement, bool json,
+                              struct atsi_error *err);
+
+// Budgets x contexts -> predicted prefill and decode rates, for the plan's model on the profile's machine. Works on a copy of the
+// plan's placement. With `json` one object.
+enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                              const struct atsi_place_options *options, bool json, struct atsi_error *err);
+
+#endif

@@ -1,0 +1,279 @@
+#include "planner/place.h"
+
+#include <math.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/size.h"
+#include "planner/cost.h"
+#include "planner/predict.h"
+#include "planner/solve/solve.h"
+
+static const uint64_t mib = 1 << 20;
+
+// ---- sizes --------------------------------------------------------------------------------------------------------
+
+enum { ALIGNMENT = 256 }; // of every device allocation
+
+// Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
+// a fixed part for what does not grow with the chunk.
+static uint64_t scratch_bytes(const struct atsi_plan *plan) {
+    uint64_t widest = 0;
+    for (uint32_t i = 0; i < plan->program.n_buffers; i++)
+        if (plan->program.buffers[i].rows == ATSI_ROWS_TOKENS && plan->program.buffers[i].width > widest)
+            widest = plan->program.buffers[i].width;
+    return 16 * mib + 2 * widest * plan->limits.chunk;
+}
+
+static uint64_t compute_bytes(const struct atsi_plan *plan) { return plan->limits.compute_bytes + scratch_bytes(plan); }
+
+static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    uint64_t bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        int32_t s = plan->program.ops[i].state;
+        if (s == ATSI_NONE) continue;
+        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk, plan->limits.kv_type);
+    }
+    return bytes;
+}
+
+static uint64_t unit_weight_bytes(const struct atsi_unit *u) {
+    return u->weight_bytes ? u->weight_bytes + (uint64_t)ALIGNMENT * u->n_ops * ATSI_OP_MAX_TENSORS : 0;
+}
+
+uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    return unit_weight_bytes(u) + unit_state_bytes(plan, u);
+}
+
+uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
+    return (profile->context_bytes + compute_bytes(plan) + mib - 1) / mib * mib;
+}
+
+static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
+    struct atsi_budget b = {.vram = plan->limits.vram_bytes, .driver = profile->context_bytes, .compute = compute_bytes(plan),
+                            .temp = plan->limits.temp_bytes};
+    for (uint32_t i = 0; i < plan->program.n_units; i++) {
+        const struct atsi_unit *u = &plan->program.units[i];
+        if (u->backend != ATSI_GPU) continue;
+        b.states += unit_state_bytes(plan, u);
+        b.resident += unit_weight_bytes(u);
+    }
+    b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
+    return b;
+}
+
+// ---- the search ---------------------------------------------------------------------------------------------------
+
+struct search {
+    struct atsi_plan *plan;
+    const struct atsi_device_profile *profile;
+    const struct atsi_place_options *options;
+    struct atsi_solve_unit *units, *fixed_units; // fixed_units: with the classes of Algorithm 1
+    uint8_t *placement, *best;
+    uint64_t free_bytes; // for residents and the temporary region
+    bool has_experts;
+};
+
+static enum atsi_status apply_pin(struct search *s, const struct atsi_pin *pin, struct atsi_error *err) {
+    regex_t regex;
+    uint32_t n_matches = 0;
+    if (regcomp(&regex, pin->pattern, REG_EXTENDED | REG_NOSUB) != 0)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--pin: \"%s\" is no regular expression", pin->pattern);
+    for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
+        if (regexec(&regex, s->plan->program.units[i].name, 0, NULL, 0) != 0) continue;
+        s->units[i].fix = pin->side == ATSI_GPU ? ATSI_FIX_GPU : ATSI_FIX_CPU;
+        n_matches++;
+    }
+    regfree(&regex);
+    if (n_matches) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "--pin: \"%s\" matches no unit (their names are like %s)", pin->pattern,
+                     s->plan->program.units[s->plan->program.n_units / 2].name);
+}
+
+// Time a token: decode, and a chunk divided by its tokens, by their weights.
+static double blend(const struct search *s, double decode_us, double prefill_us) {
+    double w = s->options->prefill_weight;
+    return (1 - w) * decode_us + w * prefill_us / s->plan->limits.chunk;
+}
+
+static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
+    const struct atsi_plan *plan = s->plan;
+    for (uint32_t i = 0; i < plan->program.n_units; i++) {
+        const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
+        s->units[i] = (struct atsi_solve_unit){.size_bytes = atsi_place_unit_bytes(plan, &plan->program.units[i]),
+                                               .t_cpu_us = blend(s, d->cpu_us, p->cpu_us),
+                                               .t_gpu_us = blend(s, d->gpu_us, p->gpu_us),
+                                               .switch_us = blend(s, d->switch_us, p->switch_us),
+                                               .is_expert = plan->program.units[i].kind == ATSI_UNIT_EXPERTS};
+        s->has_experts |= s->units[i].is_expert;
+    }
+    for (uint32_t i = 0; i < s->options->n_pins; i++) ATSI_TRY(apply_pin(s, &s->options->pins[i], err));
+    return ATSI_OK;
+}
+
+static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
+    for (uint32_t i = 0; i < plan->program.n_units; i++) plan->program.units[i].backend = (enum atsi_backend)placement[i];
+}
+
+struct candidate {
+    uint64_t temp_bytes;
+    enum atsi_place_method method;
+    double decode_us, prefill_us;
+};
+
+static struct atsi_solve_instance instance_of(struct search *s, uint64_t temp_bytes, enum atsi_place_method method,
+                                              uint64_t granularity) {
+    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - temp_bytes, .granularity_bytes = granularity,
+                                       .n_units = s->plan->program.n_units, .units = s->units};
+    if (method == ATSI_PLACE_PARTITION) {
+        atsi_solve_partition(&inst, s->fixed_units);
+        inst.units = s->fixed_units;
+    }
+    return inst;
+}
+
+// Solves for one region size and method and predicts both phases, temporary region included.
+static enum atsi_status try_candidate(struct search *s, struct candidate *c, struct atsi_error *err) {
+    enum { SEARCH_GRANULES = 4096 }; // a coarse budget for the search; the final solution is exact to the MiB
+    uint64_t granularity = mib;
+    while (s->free_bytes / granularity > SEARCH_GRANULES) granularity *= 2;
+    struct atsi_solve_instance inst = instance_of(s, c->temp_bytes, c->method, granularity);
+    ATSI_TRY(atsi_solve_dp(&inst, s->placement, err));
+    set_backends(s->plan, s->placement);
+    ATSI_TRY(atsi_place_predict(s->plan, s->plan->decode_times, ATSI_DECODE, c->temp_bytes, &c->decode_us, err));
+    return atsi_place_predict(s->plan, s->plan->prefill_times, ATSI_PREFILL, c->temp_bytes, &c->prefill_us, err);
+}
+
+// Region sizes to try: none, and room for one, two, four and eight of the largest units that could be promoted, as long as a half of
+// the free bytes stays for residents.
+static uint32_t list_regions(const struct search *s, uint64_t *sizes, uint32_t cap) {
+    uint64_t largest = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
+        const struct atsi_unit *u = &s->plan->program.units[i];
+        bool promotable = u->kind == ATSI_UNIT_MATRIX || u->kind == ATSI_UNIT_EXPERTS;
+        uint64_t bytes = promotable ? atsi_cost_transfer_bytes(s->plan, u, ATSI_DECODE) : 0;
+        if (bytes > largest) largest = bytes;
+    }
+    largest = (largest + mib - 1) / mib * mib;
+    sizes[n++] = 0;
+    for (uint64_t k = 1; n < cap && k <= 8 && largest && k * largest <= s->free_bytes / 2; k *= 2) sizes[n++] = k * largest;
+    return n;
+}
+
+static enum atsi_status find_best(struct search *s, struct candidate *best, double *other_decode_us, struct atsi_error *err) {
+    enum { MAX_REGIONS = 8 };
+    uint64_t regions[MAX_REGIONS];
+    uint32_t n_regions = list_regions(s, regions, MAX_REGIONS);
+    double best_score = INFINITY, best_of[2] = {INFINITY, INFINITY}, decode_of[2] = {0, 0};
+    for (uint32_t i = 0; i < n_regions; i++)
+        for (int method = ATSI_PLACE_UNDIVIDED; method <= (s->has_experts ? ATSI_PLACE_PARTITION : ATSI_PLACE_UNDIVIDED); method++) {
+            struct candidate c = {.temp_bytes = regions[i], .method = (enum atsi_place_method)method};
+            ATSI_TRY(try_candidate(s, &c, err));
+            double score = blend(s, c.decode_us, c.prefill_us);
+            if (score < best_of[method]) {
+                best_of[method] = score;
+                decode_of[method] = c.decode_us;
+            }
+            if (score < best_score * (1 - 1e-6)) { // ties go to the smaller region and the undivided problem
+                best_score = score;
+                *best = c;
+            }
+        }
+    *other_decode_us = s->has_experts ? decode_of[!best->method] : 0;
+    return ATSI_OK;
+}
+
+// ---- the result ---------------------------------------------------------------------------------------------------
+
+static void record_certificate(struct atsi_plan_certificate *c, const struct atsi_solve_result *r) {
+    static const char *const words[] = {"optimal", "bounded", "skipped"};
+    *c = (struct atsi_plan_certificate){.objective_us = r->value.objective_us, .dp_seconds = r->dp_seconds};
+    strncpy(c->milp_status, words[r->milp.status], sizeof c->milp_status - 1);
+    if (r->milp.status == ATSI_MILP_SKIPPED) return;
+    c->milp_objective_us = r->milp.has_placement ? r->milp.objective_us : r->value.objective_us;
+    c->bound_us = r->milp.bound_us;
+    c->gap = r->gap;
+    c->milp_seconds = r->milp.seconds;
+}
+
+static enum atsi_status settle(struct search *s, const struct candidate *c, struct atsi_placement *out, struct atsi_error *err) {
+    struct atsi_plan *plan = s->plan;
+    struct atsi_solve_instance inst = instance_of(s, c->temp_bytes, c->method, mib);
+    struct atsi_milp_options milp = atsi_milp_defaults();
+    struct atsi_solve_result result;
+    milp.seconds_max = s->options->certify_seconds;
+    ATSI_TRY(atsi_solve(&inst, &milp, s->best, &result, err));
+    set_backends(plan, s->best);
+    record_certificate(&plan->certificate, &result);
+    plan->limits.vram_bytes = s->options->vram_bytes;
+    plan->limits.temp_bytes = c->temp_bytes;
+    out->method = c->method;
+    out->budget = count_budget(plan, s->profile);
+    ATSI_TRY(atsi_place_predict(plan, plan->decode_times, ATSI_DECODE, c->temp_bytes, &out->decode_us, err));
+    ATSI_TRY(atsi_place_predict(plan, plan->prefill_times, ATSI_PREFILL, c->temp_bytes, &out->prefill_us, err));
+    ATSI_TRY(atsi_place_predict(plan, plan->decode_times, ATSI_DECODE, 0, &out->decode_static_us, err));
+    ATSI_TRY(atsi_place_predict(plan, plan->prefill_times, ATSI_PREFILL, 0, &out->prefill_static_us, err));
+    plan->predicted_decode_us = out->decode_us;
+    plan->predicted_prefill_us = out->prefill_us;
+    return ATSI_OK;
+}
+
+static enum atsi_status price_units(struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                    struct atsi_placement *out, struct atsi_error *err) {
+    uint32_t n = plan->program.n_units, more;
+    free(plan->decode_times);
+    free(plan->prefill_times);
+    plan->decode_times = calloc(n, sizeof *plan->decode_times);
+    plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
+    if (!plan->decode_times || !plan->prefill_times) return atsi_fail(err, ATSI_FAILED, "out of memory while placing");
+    atsi_cost_units(plan, profile, ATSI_DECODE, plan->decode_times, &out->n_estimated);
+    atsi_cost_units(plan, profile, ATSI_PREFILL, plan->prefill_times, &more);
+    out->n_estimated += more;
+    snprintf(plan->device, sizeof plan->device, "%s", profile->name);
+    return ATSI_OK;
+}
+
+static enum atsi_status check_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t vram,
+                                     struct atsi_error *err) {
+    char have[32], least[32], card[32];
+    uint64_t least_vram = atsi_place_least_vram(plan, profile);
+    if (vram > profile->gpu_bytes)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: %s has %s", atsi_size_format(have, sizeof have, vram), profile->gpu_name,
+                         atsi_size_format(card, sizeof card, profile->gpu_bytes));
+    if (vram >= least_vram) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: the smallest budget that works is %s (%lluM: driver and activations at chunk %u); "
+                     "a smaller --chunk needs less, --vram 0 uses the CPU alone", atsi_size_format(have, sizeof have, vram),
+                     atsi_size_format(least, sizeof least, least_vram), (unsigned long long)(least_vram / mib), plan->limits.chunk);
+}
+
+static enum atsi_status run_search(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
+    struct candidate best = {0};
+    ATSI_TRY(fill_units(s, err));
+    ATSI_TRY(find_best(s, &best, &out->other_decode_us, err));
+    return settle(s, &best, out, err);
+}
+
+enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                            const struct atsi_place_options *options, struct atsi_placement *out, struct atsi_error *err) {
+    size_t n = plan->program.n_units;
+    memset(out, 0, sizeof *out);
+    ATSI_TRY(check_budget(plan, profile, options->vram_bytes, err));
+    ATSI_TRY(price_units(plan, profile, out, err));
+    struct search s = {.plan = plan, .profile = profile, .options = options,
+                       .free_bytes = options->vram_bytes - profile->context_bytes - compute_bytes(plan)};
+    s.units = calloc(n, sizeof *s.units);
+    s.fixed_units = calloc(n, sizeof *s.fixed_units);
+    s.placement = calloc(n, 1);
+    s.best = calloc(n, 1);
+    enum atsi_status status = s.units && s.fixed_units && s.placement && s.best
+                                  ? run_search(&s, out, err)
+                                  : atsi_fail(err, ATSI_FAILED, "out of memory while placing");
+    free(s.units);
+    free(s.fixed_units);
+    free(s.placement);
+    free(s.best);
+    return status;
+}

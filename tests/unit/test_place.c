@@ -1,0 +1,161 @@
+// Placement of small models: work counted by hand, the budget kept, pins, what a bigger budget brings.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "planner/content.h"
+#include "planner/cost.h"
+#include "planner/place.h"
+#include "tests/support/check.h"
+#include "tests/support/tiny_model.h"
+
+struct fixture {
+    struct bytes file;
+    struct atsi_gguf *gguf;
+    struct atsi_lowered lowered;
+    struct atsi_plan plan;
+    struct atsi_device_profile profile;
+};
+
+static void set_up(struct fixture *f, const char *arch) {
+    struct gguf_builder g;
+    struct atsi_error err;
+    memset(f, 0, sizeof *f);
+    tiny_model(&g, arch, NULL);
+    f->file = gb_finish(&g);
+    gb_free(&g);
+    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
+    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
+    check_ok(atsi_content_make(f->gguf, &f->lowered, &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err), err);
+    check_ok(atsi_device_profile_read("plans/rtx3060-i7-11800h.json", &f->profile, &err), err);
+    f->profile.switch_us = 0.1; // so that a placement of so small units has something to win
+}
+
+static void tear_down(struct fixture *f) {
+    atsi_device_profile_free(&f->profile);
+    atsi_plan_free(&f->plan);
+    atsi_lowered_free(&f->lowered);
+    atsi_gguf_close(f->gguf);
+    bytes_free(&f->file);
+}
+
+static const struct atsi_op *first_of(const struct atsi_plan *plan, enum atsi_op_kind kind) {
+    for (uint32_t i = 0; i < plan->program.n_ops; i++)
+        if (plan->program.ops[i].kind == kind) return &plan->program.ops[i];
+    fail_msg("no %s", atsi_op_name(kind));
+    return NULL;
+}
+
+static void test_work_of_operations(void **state) {
+    (void)state;
+    struct fixture f;
+    set_up(&f, "qwen3moe");
+    struct atsi_work w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_DECODE);
+    assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
+    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_PREFILL); // the chunk is the context: 512
+    assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 512.0 * 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
+    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_ATTENTION), ATSI_DECODE); // 256 positions, f16 keys and values
+    assert_true(w.bytes == 256 * TINY_KV_HEADS * 2 * TINY_DIM * 2 && w.flops == 2.0 * TINY_HEADS * 256 * 2 * TINY_DIM);
+    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_DECODE); // 2 of 4 experts
+    assert_true(w.bytes == 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED && w.flops == 2.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED);
+    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_PREFILL); // as good as all of them
+    assert_true(fabs(w.bytes - 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_EXPERTS) < 1);
+    tear_down(&f);
+}
+
+static void test_active_experts(void **state) {
+    (void)state;
+    struct atsi_experts_params e = {.n_experts = 128, .n_used = 8};
+    assert_true(fabs(atsi_active_experts(&e, 1) - 8.0 / 128) < 1e-12);
+    assert_true(fabs(atsi_active_experts(&e, 2) - (1 - (120.0 / 128) * (120.0 / 128))) < 1e-12);
+    e.n_used = 128;
+    assert_true(atsi_active_experts(&e, 1) == 1);
+}
+
+static struct atsi_place_options options_of(uint64_t vram) {
+    return (struct atsi_place_options){.vram_bytes = vram, .prefill_weight = 0.2, .certify_seconds = 5};
+}
+
+static uint64_t sum(const struct atsi_budget *b) { return b->driver + b->compute + b->states + b->temp + b->resident + b->spare; }
+
+static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
+    (void)state;
+    static const char *const archs[] = {"llama", "qwen3moe", "gpt-oss", "qwen35"};
+    for (unsigned a = 0; a < sizeof archs / sizeof *archs; a++) {
+        struct fixture f;
+        struct atsi_error err;
+        struct atsi_placement p;
+        double last = INFINITY;
+        set_up(&f, archs[a]);
+        uint64_t least = atsi_place_least_vram(&f.plan, &f.profile);
+        for (uint64_t extra = 0; extra <= 64; extra += 8) {
+            struct atsi_place_options o = options_of(least + (extra << 20));
+            check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+            assert_int_equal(sum(&p.budget), o.vram_bytes);
+            assert_true(p.budget.spare <= o.vram_bytes);
+            double score = 0.8 * p.decode_us + 0.2 * p.prefill_us / f.plan.limits.chunk;
+            assert_true(score <= last * (1 + 1e-9));
+            assert_true(p.decode_us <= p.decode_static_us * (1 + 1e-9));
+            last = score;
+        }
+        for (uint32_t i = 0; i < f.plan.program.n_units; i++) // all of it fits by now
+            assert_int_equal(f.plan.program.units[i].backend, ATSI_GPU);
+        assert_string_equal(f.plan.certificate.milp_status, "optimal");
+        assert_string_equal(f.plan.device, f.profile.name);
+        tear_down(&f);
+    }
+}
+
+static void test_too_small_a_budget_names_the_smallest(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_placement p;
+    char least[32];
+    set_up(&f, "llama");
+    uint64_t least_vram = atsi_place_least_vram(&f.plan, &f.profile);
+    snprintf(least, sizeof least, "(%lluM", (unsigned long long)(least_vram >> 20));
+    struct atsi_place_options o = options_of(least_vram - 1);
+    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", least);
+    o.vram_bytes = f.profile.gpu_bytes + 1;
+    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", "6 GiB");
+    tear_down(&f);
+}
+
+static void test_pins(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_placement p;
+    set_up(&f, "qwen3moe");
+    struct atsi_pin pins[] = {{"ffn_.*_exps", ATSI_CPU}, {"^output$", ATSI_GPU}};
+    struct atsi_place_options o = options_of(atsi_place_least_vram(&f.plan, &f.profile) + (64 << 20));
+    o.pins = pins;
+    o.n_pins = 2;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.plan.program.n_units; i++) {
+        const struct atsi_unit *u = &f.plan.program.units[i];
+        if (u->kind == ATSI_UNIT_EXPERTS) assert_int_equal(u->backend, ATSI_CPU);
+        if (u->kind == ATSI_UNIT_HEAD) assert_int_equal(u->backend, ATSI_GPU);
+    }
+    pins[0].pattern = "no_such_unit";
+    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "no_such_unit");
+    pins[0].pattern = "(";
+    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "regular expression");
+    pins[0].pattern = ".";
+    pins[0].side = ATSI_GPU;
+    o.vram_bytes = atsi_place_least_vram(&f.plan, &f.profile) + (2 << 20);
+    assert_int_equal(atsi_place(&f.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
+    tear_down(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_work_of_operations),
+        cmocka_unit_test(test_active_experts),
+        cmocka_unit_test(test_the_budget_adds_up_and_more_is_never_slower),
+        cmocka_unit_test(test_too_small_a_budget_names_the_smallest),
+        cmocka_unit_test(test_pins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
