@@ -61,32 +61,28 @@ static uint32_t byte_token(const struct atsi_tokenizer_tables *tables, char byte
     return id < tables->header->n_tokens ? id : tables->header->unknown_id;
 }
 
-static enum atsi_status split_bytes(const struct atsi_tokenizer_tables *tables, const char *word, size_t size,
-                                    struct atsi_merge_symbol *symbols, uint32_t *n_symbols, struct atsi_error *err) {
+// A byte without a token, in a vocabulary without an unknown token, is left out, as the models' own library does.
+static void split_bytes(const struct atsi_tokenizer_tables *tables, const char *word, size_t size,
+                        struct atsi_merge_symbol *symbols, uint32_t *n_symbols) {
     for (size_t i = 0; i < size; i++) {
         uint32_t id = byte_token(tables, word[i]);
-        if (id == ATSI_TOKEN_NONE)
-            return atsi_fail(err, ATSI_BAD_INPUT, "the vocabulary has no token for the byte 0x%02X",
-                             (unsigned char)word[i]);
-        symbols[(*n_symbols)++].id = id;
+        if (id != ATSI_TOKEN_NONE) symbols[(*n_symbols)++].id = id;
     }
-    return ATSI_OK;
 }
 
 // A vocabulary without byte tokens gives one unknown token for a run of unknown characters.
-static enum atsi_status split_fallback(const struct atsi_tokenizer_tables *tables, const char *character, size_t size,
-                                       struct atsi_merge_symbol *symbols, uint32_t *n_symbols, struct atsi_error *err) {
+static void split_fallback(const struct atsi_tokenizer_tables *tables, const char *character, size_t size,
+                           struct atsi_merge_symbol *symbols, uint32_t *n_symbols) {
     uint32_t unknown = tables->header->unknown_id;
-    if (byte_token(tables, character[0]) == unknown && unknown != ATSI_TOKEN_NONE) {
-        if (*n_symbols == 0 || symbols[*n_symbols - 1].id != unknown) symbols[(*n_symbols)++].id = unknown;
-        return ATSI_OK;
-    }
-    return split_bytes(tables, character, size, symbols, n_symbols, err);
+    bool follows_unknown = *n_symbols && symbols[*n_symbols - 1].id == unknown;
+    if (unknown == ATSI_TOKEN_NONE || byte_token(tables, character[0]) != unknown)
+        split_bytes(tables, character, size, symbols, n_symbols);
+    else if (!follows_unknown)
+        symbols[(*n_symbols)++].id = unknown;
 }
 
-static enum atsi_status split_characters(const struct atsi_tokenizer_tables *tables, const char *word, size_t size,
-                                         struct atsi_merge_symbol *symbols, uint32_t *n_symbols,
-                                         struct atsi_error *err) {
+static void split_characters(const struct atsi_tokenizer_tables *tables, const char *word, size_t size,
+                             struct atsi_merge_symbol *symbols, uint32_t *n_symbols) {
     for (size_t i = 0; i < size;) {
         size_t length = atsi_utf8_length(word + i, size - i);
         uint32_t id = length ? atsi_token_find(tables, word + i, length) : ATSI_TOKEN_NONE;
@@ -94,10 +90,9 @@ static enum atsi_status split_characters(const struct atsi_tokenizer_tables *tab
         if (id != ATSI_TOKEN_NONE)
             symbols[(*n_symbols)++].id = id;
         else
-            ATSI_TRY(split_fallback(tables, word + i, length, symbols, n_symbols, err));
+            split_fallback(tables, word + i, length, symbols, n_symbols);
         i += length;
     }
-    return ATSI_OK;
 }
 
 // ---- a binary heap of pairs: rank in the upper half, symbol in the lower, so that the leftmost of equals comes first
@@ -173,9 +168,9 @@ enum atsi_status atsi_merge_word(const struct atsi_tokenizer_tables *tables, con
     uint64_t *heap = scratch->heap;
     uint32_t n_symbols = 0;
     if (tables->header->algorithm == ATSI_TOKENS_SPM)
-        ATSI_TRY(split_characters(tables, word, size, symbols, &n_symbols, err));
+        split_characters(tables, word, size, symbols, &n_symbols);
     else
-        ATSI_TRY(split_bytes(tables, word, size, symbols, &n_symbols, err));
+        split_bytes(tables, word, size, symbols, &n_symbols);
     if (n_symbols == 0) return ATSI_OK;
     size_t n_heap = link_symbols(tables, symbols, n_symbols, heap);
     while (n_heap) {

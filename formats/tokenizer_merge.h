@@ -23,7 +23,7 @@ struct atsi_merge_scratch {
 };
 void atsi_merge_scratch_free(struct atsi_merge_scratch *scratch);
 
-// Appends the tokens of `word` to `out`. ATSI_BAD_INPUT when a byte has no token and the model has no unknown token.
+// Appends the tokens of `word` to `out`. A byte that has no token becomes the unknown token; without one it is left out.
 enum atsi_status atsi_merge_word(const struct atsi_tokenizer_tables *tables, const char *word, size_t size,
                                  struct atsi_merge_scratch *scratch, struct atsi_token_list *out,
                                  struct atsi_error *err);

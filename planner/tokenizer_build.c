@@ -185,18 +185,17 @@ static enum atsi_status mark_whole(const struct parts *parts, char *block, size_
     struct atsi_merge_scratch scratch = {0};
     struct atsi_token_list list = {0};
     enum atsi_status status = ATSI_OK;
-    for (uint32_t id = 0; id < parts->pieces.n_tokens && status != ATSI_FAILED; id++) {
+    for (uint32_t id = 0; id < parts->pieces.n_tokens && status == ATSI_OK; id++) {
         if (!parts->pieces.mergeable[id]) continue;
         struct atsi_str piece = parts->pieces.pieces[id];
         list.n_ids = 0;
-        // ATSI_BAD_INPUT: a piece with a byte that has no token, which merging does not reach.
         status = atsi_merge_word(&tables, piece.data, piece.size, &scratch, &list, err);
         bool reached = status == ATSI_OK && list.n_ids == 1 && list.ids[0] == id;
         if (reached || always) info[id] |= ATSI_TOKEN_WHOLE;
     }
     atsi_merge_scratch_free(&scratch);
     atsi_token_list_free(&list);
-    return status == ATSI_FAILED ? ATSI_FAILED : ATSI_OK;
+    return status;
 }
 
 static enum atsi_status make_parts(const struct atsi_vocabulary *v, struct parts *parts, struct atsi_error *err) {

@@ -127,18 +127,30 @@ static enum atsi_status prepare_spm(struct encoding *e, const char *text, size_t
     return ATSI_OK;
 }
 
+// Unknown characters on both sides of a cut are one unknown token.
+static void join_unknown(struct encoding *e, size_t at) {
+    struct atsi_token_list *list = e->out;
+    uint32_t unknown = e->tokenizer->tables.header->unknown_id;
+    if (unknown == ATSI_TOKEN_NONE || at >= list->n_ids || list->ids[at] != unknown || list->ids[at - 1] != unknown)
+        return;
+    list->n_ids--;
+    memmove(list->ids + at, list->ids + at + 1, (list->n_ids - at) * sizeof *list->ids);
+}
+
 // SentencePiece merges the whole text at once. Two bytes that are neighbours in no piece are never merged, so cutting
 // there changes nothing and makes words that are short and often one token.
 static enum atsi_status encode_spm(struct encoding *e, const char *text, size_t size, struct atsi_error *err) {
     ATSI_TRY(prepare_spm(e, text, size, err));
     const unsigned char *bytes = (const unsigned char *)e->buffer.data;
     const uint8_t *joined = e->tokenizer->tables.joined;
-    size_t begin = 0;
+    size_t begin = 0, n_start = e->out->n_ids;
     for (size_t i = 1; i <= e->buffer.size; i++) {
         bool inside_character = i < e->buffer.size && (bytes[i] & 0xC0) == 0x80;
         unsigned pair = i < e->buffer.size ? bytes[i - 1] * 256u + bytes[i] : 0;
         if (i < e->buffer.size && (inside_character || (joined[pair / 8] >> pair % 8 & 1))) continue;
+        size_t n_before = e->out->n_ids;
         ATSI_TRY(encode_word(e, e->buffer.data + begin, i - begin, err));
+        if (n_before > n_start) join_unknown(e, n_before);
         begin = i;
     }
     return ATSI_OK;

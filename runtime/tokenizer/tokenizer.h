@@ -29,7 +29,7 @@ enum atsi_encode_flag {
 };
 
 // Appends the tokens of `text` (any bytes, NUL and malformed UTF-8 included) to `out`. Malformed bytes become byte
-// tokens; where the vocabulary has none for a byte, U+FFFD stands for it. Takes O(n log n) at worst.
+// tokens; where the vocabulary has none for such a byte, U+FFFD stands for it. Takes O(n log n) at worst.
 enum atsi_status atsi_tokenizer_encode(const struct atsi_tokenizer *tokenizer, const char *text, size_t size,
                                        unsigned flags, struct atsi_token_list *out, struct atsi_error *err);
 
