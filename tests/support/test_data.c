@@ -22,14 +22,20 @@ static void unpack(struct bytes *b) {
     *b = unpacked;
 }
 
-bool test_data_read(const char *path, struct bytes *out) {
-    char full[1024], buffer[65536];
-    snprintf(full, sizeof full, "%s/%s", folder(), path);
-    FILE *f = fopen(full, "rb");
+bool bytes_read(const char *path, struct bytes *out) {
+    char buffer[65536];
+    FILE *f = fopen(path, "rb");
     if (!f) return false;
     *out = (struct bytes){0};
     for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) bytes_append(out, buffer, n);
     fclose(f);
+    return true;
+}
+
+bool test_data_read(const char *path, struct bytes *out) {
+    char full[1024];
+    snprintf(full, sizeof full, "%s/%s", folder(), path);
+    if (!bytes_read(full, out)) return false;
     size_t length = strlen(path);
     if (length > 4 && strcmp(path + length - 4, ".zst") == 0) unpack(out);
     return true;

@@ -6,7 +6,10 @@
 
 #include "tests/support/bytes.h"
 
-// Reads a file by its path there, and unpacks it when it ends in .zst. False when it is not there.
+// Reads a whole file. False when it cannot be opened.
+bool bytes_read(const char *path, struct bytes *out);
+
+// Reads a file by its path in the data folder, and unpacks it when it ends in .zst. False when it is not there.
 bool test_data_read(const char *path, struct bytes *out);
 
 // Ends the running test as skipped, saying which file is missing.

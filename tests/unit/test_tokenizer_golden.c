@@ -1,6 +1,9 @@
 // Real vocabularies against the ids that the models' own tokenizers give (the Rust library tokenizers).
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
 
 #include "tests/support/check.h"
 #include "tests/support/test_data.h"
@@ -165,11 +168,59 @@ static void gpt_2(void **state) { (void)state, check_inp_cases("gpt-2"); }
 static void deepseek_coder(void **state) { (void)state, check_inp_cases("deepseek-coder"); }
 static void falcon(void **state) { (void)state, check_inp_cases("falcon"); }
 
+// ---- tiny models: the converter's own samples -------------------------------------------------------------------------
+
+static void check_tiny_model(const char *folder, const char *name) {
+    char path[300];
+    struct test_tokenizer t = {0};
+    struct bytes gguf, json;
+    snprintf(path, sizeof path, "%s/%s.f16.gguf", folder, name);
+    assert_true(bytes_read(path, &gguf));
+    snprintf(path, sizeof path, "%s/%s.json", folder, name);
+    assert_true(bytes_read(path, &json));
+    struct atsi_error err = {0};
+    check_ok(test_tokenizer_make(&gguf, &t, &err), err);
+    cJSON *tree = cJSON_ParseWithLength((const char *)json.data, json.size);
+    cJSON *samples = cJSON_GetObjectItem(tree, "tokenizer_tests"), *sample;
+    assert_true(cJSON_GetArraySize(samples) >= 10);
+    cJSON_ArrayForEach(sample, samples) {
+        uint32_t ids[200];
+        size_t n_ids = 0;
+        cJSON *id;
+        cJSON_ArrayForEach(id, cJSON_GetObjectItem(sample, "ids")) ids[n_ids++] = (uint32_t)id->valueint;
+        const char *text = cJSON_GetObjectItem(sample, "text")->valuestring;
+        check_encodes(&t, text, strlen(text), 0, ids, n_ids);
+        check_decodes(&t, ids, n_ids, text, strlen(text));
+    }
+    cJSON_Delete(tree);
+    bytes_free(&json);
+    bytes_free(&gguf);
+    test_tokenizer_free(&t);
+}
+
+static void tiny_models(void **state) {
+    (void)state;
+    static const char *const names[] = {"gemma3", "glm4", "llama31", "llama_tied", "qwen2", "qwen35"};
+    const char *data = getenv("ATSI_TEST_DATA");
+    char folder[] = "/tmp/atsi-tokenizer-XXXXXX", command[1000];
+    assert_non_null(mkdtemp(folder));
+    bool found = true;
+    for (size_t i = 0; i < sizeof names / sizeof *names && found; i++) {
+        snprintf(command, sizeof command, "tar -C '%s' -I zstd -xf '%s/tiny-models/%s.tar.zst' 2>/dev/null", folder,
+                 data ? data : "../shared", names[i]);
+        found = system(command) == 0;
+        if (found) check_tiny_model(folder, names[i]);
+    }
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+    if (!found) test_data_skip("tiny-models");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qwen3),     cmocka_unit_test(gptoss), cmocka_unit_test(gemma3),
-        cmocka_unit_test(llama_spm), cmocka_unit_test(gpt_2),  cmocka_unit_test(deepseek_coder),
-        cmocka_unit_test(falcon),
+        cmocka_unit_test(qwen3),     cmocka_unit_test(gptoss),      cmocka_unit_test(gemma3),
+        cmocka_unit_test(llama_spm), cmocka_unit_test(gpt_2),       cmocka_unit_test(deepseek_coder),
+        cmocka_unit_test(falcon),    cmocka_unit_test(tiny_models),
     };
     return cmocka_run_group_tests_name("tokenizer golden ids", tests, NULL, NULL);
 }
