@@ -73,7 +73,7 @@ static const struct atsi_tokenizer_family families[] = {
     {.names = "gpt-4o llama4", .patterns = {CASED(SUFFIX "?", "\\p{N}{1,3}")}},
     {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .add_bos = true},
     {.names = "deepseek-llm",
-     .patterns = {LINE_ENDS, S "?[" CASED_LETTERS "]+", DEEPSEEK_SIGNS, TRAILING_SPACE, DEEPSEEK_CJK, "\\p{N}+"}},
+     .patterns = {LINE_ENDS, S "?[" CASED_LETTERS "]+", DEEPSEEK_SIGNS, TRAILING_SPACE, DEEPSEEK_CJK, "\\p{N}"}},
     {.names = "deepseek-coder", .patterns = {LINE_ENDS, S "?\\p{L}+", S "?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"}},
     {.names = "deepseek-v3 hunyuan-dense", .patterns = {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3}},
     {.names = "falcon", .patterns = {"[\\p{P}$+<=>^`|~]+", GPT2, "[0-9][0-9][0-9]"}},

@@ -58,8 +58,7 @@ static bool ends_generation(struct atsi_str text) {
         "[EOT]",
         "[EOS]",
         "<end_of_utterance>",
-        "<\xEF\xBD\x9C"
-        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+        "<｜end▁of▁sentence｜>",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (atsi_str_is(text, texts[i])) return true;

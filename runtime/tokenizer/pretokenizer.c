@@ -104,7 +104,7 @@ enum atsi_status atsi_pretokenizer_split(const struct atsi_pretokenizer *pretoke
     enum atsi_status status;
     if (s.match && s.limits) {
         // A long word costs a step a character and again on the way back; a crafted pattern must still come to an end.
-        uint64_t limit = 10000000 + 16 * (uint64_t)size;
+        uint64_t limit = 100000 + 64 * (uint64_t)size;
         pcre2_set_match_limit(s.limits, limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
         status = split_piece(&s, 0, text, size, err);
     } else {
