@@ -46,16 +46,21 @@ static double bound_at(const struct atsi_schedule_instance *inst, double weight)
     return least(c.closed[0], c.closed[1]);
 }
 
-double lower_bound(const struct atsi_schedule_instance *inst) {
-    double low = 0, high = 1, best = fmax2(bound_at(inst, 0), bound_at(inst, 1));
+double lower_bound(const struct atsi_schedule_instance *inst, double *clock_weight) {
+    double low = 0, high = 1, best = bound_at(inst, 1);
+    *clock_weight = 1;
     for (int k = 0; k < N_WEIGHT_STEPS; k++) {
-        double a = low + (high - low) / 3, b = high - (high - low) / 3;
-        double at_a = bound_at(inst, a), at_b = bound_at(inst, b);
-        best = fmax2(best, fmax2(at_a, at_b));
-        if (at_a < at_b)
-            low = a;
+        double weight[2] = {low + (high - low) / 3, high - (high - low) / 3}, bound[2];
+        for (int j = 0; j < 2; j++) {
+            bound[j] = bound_at(inst, weight[j]);
+            if (bound[j] <= best) continue;
+            best = bound[j];
+            *clock_weight = weight[j];
+        }
+        if (bound[0] < bound[1])
+            low = weight[0];
         else
-            high = b;
+            high = weight[1];
     }
     return best;
 }

@@ -27,7 +27,7 @@ bool exact_is_feasible(const struct atsi_schedule_instance *inst);
 // optimum, whose end is returned.
 double exact_policy(const struct atsi_schedule_instance *inst, double known_us, uint8_t *assignment);
 
-// No assignment ends before this.
-double lower_bound(const struct atsi_schedule_instance *inst);
+// No assignment ends before this. *clock_weight is the weight of the compute chain at which the bound peaks (bound.c).
+double lower_bound(const struct atsi_schedule_instance *inst, double *clock_weight);
 
 #endif

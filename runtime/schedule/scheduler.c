@@ -2,14 +2,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/schedule/improve.h"
 #include "runtime/schedule/model.h"
 #include "runtime/schedule/policies.h"
+#include "runtime/schedule/search.h"
+
+// Effort of ATSI_POLICY_FIFO, chosen for 450 units in well under 2 ms (docs/scheduling.md). The coarse search prices
+// the engine lower, which suits rounds whose region or dependencies keep the engine waiting, and gives the fine one a
+// round to beat.
+enum {
+    COARSE_LAGS = 6,
+    COARSE_SPACES = 2,
+    FINE_LAGS = 16,
+    FINE_SPACES = 3,
+    CELLS_MAX = FINE_LAGS * FINE_SPACES
+};
+enum {
+    IMPROVE_STEPS_PER_UNIT = 150
+};
 
 struct atsi_scheduler {
     size_t n_units_max;
-    double *numbers; // storage of everything below
+    double *numbers; // storage of timing and paper
     struct atsi_schedule_timing timing;
     struct paper_scratch paper;
+    struct search *search;
+    struct improver *improver;
     uint8_t *best, *trial; // [n_units_max]
 };
 
@@ -33,7 +51,10 @@ enum atsi_status atsi_scheduler_create(size_t n_units_max, struct atsi_scheduler
     s->paper.before[1] = calloc(n, 1);
     s->best = calloc(n, 1);
     s->trial = calloc(n, 1);
-    if (s->numbers && s->paper.from && s->paper.before[0] && s->paper.before[1] && s->best && s->trial) {
+    s->search = search_create(n_units_max, CELLS_MAX);
+    s->improver = improver_create(n_units_max);
+    if (s->numbers && s->paper.from && s->paper.before[0] && s->paper.before[1] && s->best && s->trial && s->search &&
+        s->improver) {
         carve(s);
         return ATSI_OK;
     }
@@ -48,6 +69,8 @@ void atsi_scheduler_free(struct atsi_scheduler *s) {
     free(s->paper.from);
     free(s->paper.before[0]);
     free(s->paper.before[1]);
+    search_free(s->search);
+    improver_free(s->improver);
     free(s->best);
     free(s->trial);
     free(s);
@@ -96,8 +119,14 @@ static void offer_warm(struct atsi_scheduler *s, const struct atsi_schedule_inst
     offer_trial(s, inst, best_us);
 }
 
+static void offer_search(struct atsi_scheduler *s, const struct atsi_schedule_instance *inst, size_t n_lags,
+                         size_t n_spaces, double clock_price, double *best_us) {
+    struct search_effort effort = {n_lags, n_spaces, clock_price, *best_us};
+    if (search_policy(s->search, inst, &effort, s->trial)) offer_trial(s, inst, best_us);
+}
+
 static void fifo_policy(struct atsi_scheduler *s, const struct atsi_schedule_instance *inst, const uint8_t *warm,
-                        struct atsi_schedule *out) {
+                        double clock_weight, struct atsi_schedule *out) {
     set_home(inst, s->best);
     double best_us = time_of(s, inst, s->best);
     paper_policy(inst, &s->paper, s->trial);
@@ -107,6 +136,9 @@ static void fifo_policy(struct atsi_scheduler *s, const struct atsi_schedule_ins
         out->lower_bound_us = exact_policy(inst, best_us, s->best);
         return;
     }
+    offer_search(s, inst, COARSE_LAGS, COARSE_SPACES, (1 + clock_weight) / 2, &best_us);
+    offer_search(s, inst, FINE_LAGS, FINE_SPACES, clock_weight, &best_us);
+    improve(s->improver, inst, IMPROVE_STEPS_PER_UNIT * inst->n_units, s->best);
 }
 
 enum atsi_status atsi_scheduler_run(struct atsi_scheduler *s, const struct atsi_schedule_instance *inst,
@@ -114,13 +146,14 @@ enum atsi_status atsi_scheduler_run(struct atsi_scheduler *s, const struct atsi_
                                     struct atsi_error *err) {
     *out = (struct atsi_schedule){.assignment = s->best, .timing = s->timing};
     ATSI_TRY(check(s, inst, err));
-    out->lower_bound_us = lower_bound(inst);
+    double clock_weight;
+    out->lower_bound_us = lower_bound(inst, &clock_weight);
     if (policy == ATSI_POLICY_NONE)
         set_home(inst, s->best);
     else if (policy == ATSI_POLICY_PAPER)
         out->paper_objective_us = paper_policy(inst, &s->paper, s->best);
     else
-        fifo_policy(s, inst, warm, out);
+        fifo_policy(s, inst, warm, clock_weight, out);
     out->total_us = atsi_schedule_time(inst, s->best, &s->timing);
     // The bound and the total are different sums; rounding must not put one above the other.
     if (out->lower_bound_us > out->total_us) out->lower_bound_us = out->total_us;

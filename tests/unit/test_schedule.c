@@ -273,12 +273,138 @@ static int free_scheduler(void **state) {
     return 0;
 }
 
+// ---- larger rounds: against long runs of a plain annealing ----------------------------------------------------------
+
+enum {
+    N_LARGE = 450
+};
+static struct atsi_schedule_unit large_units[N_LARGE];
+
+// 7 tensors a layer, a region of 2 to 6 of them, transfers of 1 to 3 times the CPU time; a part resident.
+static struct atsi_schedule_instance make_large(uint64_t seed) {
+    uint64_t rng = seed;
+    double mib[7], speedup[7], mean = 0, ratio = 1 + 2 * uniform(&rng), resident = below(&rng, 3) * 0.25;
+    double switch_us = 10 + 40 * uniform(&rng);
+    for (int k = 0; k < 7; k++) {
+        mib[k] = 5 + 40 * uniform(&rng);
+        speedup[k] = 6 + 12 * uniform(&rng);
+        mean += mib[k] / 7;
+    }
+    for (size_t i = 0; i < N_LARGE; i++) {
+        double size = mib[i % 7] * (1 + 0.05 * uniform(&rng));
+        large_units[i] = (struct atsi_schedule_unit){.size_bytes = (uint64_t)(size * 1048576),
+                                                     .t_cpu_us = 8 + 26 * size,
+                                                     .t_gpu_us = 4 + 26 * size / speedup[i % 7],
+                                                     .switch_us = switch_us,
+                                                     .transfer_us = 5 + ratio * 26 * size,
+                                                     .after = ATSI_AFTER_START,
+                                                     .home = uniform(&rng) < resident ? ATSI_GPU : ATSI_CPU};
+    }
+    double region = 2 + 4 * uniform(&rng);
+    return (struct atsi_schedule_instance){(uint64_t)(region * mean * 1048576), N_LARGE, large_units};
+}
+
+static double large_time(const struct atsi_schedule_instance *inst, const uint8_t *sides) {
+    static double start[N_LARGE], end[N_LARGE];
+    struct atsi_schedule_timing timing = {.start_us = start, .end_us = end};
+    return atsi_schedule_time(inst, sides, &timing);
+}
+
+// Flips of up to three units within a layer, worse ones accepted with a probability that falls.
+static double anneal(const struct atsi_schedule_instance *inst, const uint8_t *from, uint64_t seed, int n_moves) {
+    static uint8_t sides[N_LARGE], trial[N_LARGE];
+    memcpy(sides, from, N_LARGE);
+    double now = large_time(inst, sides), best = now, heat = 2e-4 * now;
+    for (int k = 0; k < n_moves; k++, heat *= 1 - 7.0 / n_moves) {
+        memcpy(trial, sides, N_LARGE);
+        size_t at = below(&seed, N_LARGE - 8), n_flips = 1 + below(&seed, 3);
+        for (size_t f = 0; f < n_flips; f++) {
+            size_t i = at + below(&seed, 8);
+            const struct atsi_schedule_unit *u = &inst->units[i];
+            if (u->home == ATSI_CPU && u->size_bytes <= inst->temp_bytes) trial[i] ^= 1;
+        }
+        double time = large_time(inst, trial);
+        if (time > now && uniform(&seed) >= exp((now - time) / heat)) continue;
+        now = time;
+        memcpy(sides, trial, N_LARGE);
+        best = fmin(best, now);
+    }
+    return best;
+}
+
+static void large_rounds_are_near_the_best_known(void **state) {
+    struct atsi_schedule out;
+    double gap_sum = 0, worst = 0;
+    enum {
+        N_ROUNDS = 24
+    };
+    for (uint64_t seed = 0; seed < N_ROUNDS; seed++) {
+        struct atsi_schedule_instance inst = make_large(seed);
+        double total[3];
+        for (int policy = 0; policy < 3; policy++) {
+            assert_int_equal(atsi_scheduler_run(*state, &inst, policy, NULL, &out, NULL), ATSI_OK);
+            total[policy] = out.total_us;
+            assert_true(out.lower_bound_us <= out.total_us);
+            assert_true(out.total_us == large_time(&inst, out.assignment));
+        }
+        assert_true(total[ATSI_POLICY_FIFO] <= fmin(total[ATSI_POLICY_NONE], total[ATSI_POLICY_PAPER]));
+        double longer = anneal(&inst, out.assignment, seed, 60000);
+        worst = fmax(worst, out.total_us / longer - 1);
+        gap_sum += out.total_us / out.lower_bound_us - 1;
+    }
+    print_message("n = 450: at most %.3f %% over a longer search, mean gap to the bound %.2f %%\n", 100 * worst,
+                  100 * gap_sum / N_ROUNDS);
+    assert_true(worst <= 0.01);
+}
+
+static void warm_starts_are_never_lost(void **state) {
+    struct atsi_schedule out;
+    static uint8_t warm[N_LARGE];
+    struct atsi_schedule_instance inst = make_large(99);
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, NULL, &out, NULL), ATSI_OK);
+    memcpy(warm, out.assignment, sizeof warm);
+    for (size_t i = 0; i < N_LARGE; i++) large_units[i].transfer_us *= 1.3; // the link became slower
+    double before = large_time(&inst, warm);
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, warm, &out, NULL), ATSI_OK);
+    assert_true(out.total_us <= before);
+    memset(warm, ATSI_GPU, sizeof warm); // also where nothing of it is allowed
+    inst.temp_bytes = 0;
+    assert_int_equal(atsi_scheduler_run(*state, &inst, ATSI_POLICY_FIFO, warm, &out, NULL), ATSI_OK);
+    for (size_t i = 0; i < N_LARGE; i++) assert_int_equal(out.assignment[i], large_units[i].home);
+}
+
+// Beyond the exact search on instances of every kind: times follow the model, the bound holds, no policy does better.
+static void any_instance_is_scheduled(void **state) {
+    static struct atsi_schedule_unit units[300];
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct problem p;
+        uint64_t rng = seed, n = 65 + below(&rng, 236);
+        for (size_t i = 0; i < n; i++) {
+            if (i % N_MAX == 0) make_random(&p, seed * 31 + i, N_MAX);
+            units[i] = p.units[i % p.inst.n_units];
+            units[i].after = random_after(&rng, (int)(seed % 4), i);
+        }
+        struct atsi_schedule_instance inst = {p.inst.temp_bytes, n, units};
+        struct atsi_schedule out;
+        double total[3], bound = 0;
+        for (int policy = 0; policy < 3; policy++) {
+            assert_int_equal(atsi_scheduler_run(*state, &inst, policy, NULL, &out, NULL), ATSI_OK);
+            total[policy] = out.total_us;
+            bound = out.lower_bound_us;
+        }
+        assert_true(total[2] <= total[0] && total[2] <= total[1] && bound <= total[2]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timing_follows_the_model),
         cmocka_unit_test(fifo_equals_exhaustive_search),
         cmocka_unit_test(paper_minimises_its_own_objective),
         cmocka_unit_test(bad_instances_are_refused),
+        cmocka_unit_test(large_rounds_are_near_the_best_known),
+        cmocka_unit_test(warm_starts_are_never_lost),
+        cmocka_unit_test(any_instance_is_scheduled),
     };
     return cmocka_run_group_tests(tests, make_scheduler, free_scheduler);
 }
