@@ -10,16 +10,16 @@
 #include "tests/support/check.h"
 #include "tests/support/gguf_builder.h"
 
-#define check_bad(g, ...)                                                                                              \
-    do {                                                                                                               \
-        struct atsi_error err_;                                                                                        \
-        struct atsi_gguf *gguf_;                                                                                       \
-        struct bytes file_ = gb_finish(g);                                                                             \
-        gb_free(g);                                                                                                    \
-        check_refused(atsi_gguf_open_memory(&gguf_, file_.data, file_.size, "bad", &err_), err_,                       \
-                      "bad: ", __VA_ARGS__);                                                                           \
-        assert_null(gguf_);                                                                                            \
-        bytes_free(&file_);                                                                                            \
+#define check_bad(g, ...)                                                                        \
+    do {                                                                                         \
+        struct atsi_error err_;                                                                  \
+        struct atsi_gguf *gguf_;                                                                 \
+        struct bytes file_ = gb_finish(g);                                                       \
+        gb_free(g);                                                                              \
+        check_refused(atsi_gguf_open_memory(&gguf_, file_.data, file_.size, "bad", &err_), err_, \
+                      "bad: ", __VA_ARGS__);                                                     \
+        assert_null(gguf_);                                                                      \
+        bytes_free(&file_);                                                                      \
     } while (0)
 
 // Opens and, if that succeeds, reads whatever a user of the reader would. Returns the status.

@@ -74,13 +74,13 @@ static void remove_set(struct set *set) {
     assert_int_equal(rmdir(set->folder), 0);
 }
 
-#define check_set_refused(set, part, ...)                                                                              \
-    do {                                                                                                               \
-        char path_[96];                                                                                                \
-        struct atsi_gguf *gguf_;                                                                                       \
-        struct atsi_error err_;                                                                                        \
-        part_path(set, path_, sizeof path_, part);                                                                     \
-        check_refused(atsi_gguf_open(&gguf_, path_, &err_), err_, __VA_ARGS__);                                        \
+#define check_set_refused(set, part, ...)                                       \
+    do {                                                                        \
+        char path_[96];                                                         \
+        struct atsi_gguf *gguf_;                                                \
+        struct atsi_error err_;                                                 \
+        part_path(set, path_, sizeof path_, part);                              \
+        check_refused(atsi_gguf_open(&gguf_, path_, &err_), err_, __VA_ARGS__); \
     } while (0)
 
 static void test_any_part(void **state) {
