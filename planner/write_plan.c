@@ -57,7 +57,6 @@ static void find_mapped(struct writing *w) {
             for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
                 if (p->ops[i].tensor[k] != ATSI_NONE) w->mapped[p->ops[i].tensor[k]] = true;
     }
-    for (uint32_t i = 0; i < p->n_tensors; i++) w->total_bytes += p->tensors[i].size_bytes;
 }
 
 static enum atsi_status write_all(struct writing *w, struct atsi_str tokenizer, struct atsi_write_result *result,
@@ -80,13 +79,28 @@ static enum atsi_status write_all(struct writing *w, struct atsi_str tokenizer, 
     return status;
 }
 
+static uint64_t tensor_bytes(const struct atsi_program *p) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < p->n_tensors; i++) total += p->tensors[i].size_bytes;
+    return total;
+}
+
+// Sections begin on huge pages where that can pay; a small plan would mostly be the gaps in front of them.
+static uint64_t section_alignment(uint64_t total_bytes) {
+    const uint64_t small_bytes = 64 << 20, page_bytes = 4096;
+    return total_bytes < small_bytes ? page_bytes : 0;
+}
+
 enum atsi_status atsi_write_plan(const char *path, const struct atsi_plan *plan, const struct atsi_gguf *gguf,
                                  const struct atsi_recipe *recipes, struct atsi_str tokenizer, struct atsi_pool *pool,
                                  const struct atsi_write_options *options, struct atsi_write_result *result,
                                  struct atsi_error *err) {
+    uint64_t total_bytes = tensor_bytes(&plan->program);
     struct atsi_plan_writer_options writer_options = {.no_weights = options->no_weights || plan->vocab_only,
-                                                      .shipped = options->ship};
-    struct writing w = {.plan = plan, .gguf = gguf, .recipes = recipes, .pool = pool, .options = options};
+                                                      .shipped = options->ship,
+                                                      .section_alignment = section_alignment(total_bytes)};
+    struct writing w = {.plan = plan, .gguf = gguf, .recipes = recipes, .pool = pool, .options = options,
+                        .total_bytes = total_bytes};
     w.mapped = calloc(plan->program.n_tensors + 1, sizeof *w.mapped);
     if (!w.mapped) return atsi_fail(err, ATSI_FAILED, "out of memory while writing %s", path);
     enum atsi_status status = atsi_plan_writer_create(&w.writer, path, &writer_options, err);
