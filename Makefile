@@ -127,7 +127,8 @@ SRC_SUPPORT := $(wildcard tests/support/*.c)
 SRC_BENCH := $(wildcard tests/bench/bench_*.c)
 SRC_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
 TOOLS := $(patsubst tools/%.c,$(B)/tools/%,$(SRC_TOOLS))
-SUPPORT := $(call obj,$(SRC_SUPPORT))
+LIB_SUPPORT := $(B)/libtest-support.a
+$(LIB_SUPPORT): $(call obj,$(SRC_SUPPORT)); $(archive)
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(SRC_UNIT))
 BENCH := $(patsubst tests/bench/%.c,$(B)/bench/%,$(SRC_BENCH))
 tools: $(TOOLS)
@@ -137,7 +138,7 @@ $(B)/tools/%: $(B)/obj/tools/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
-$(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+$(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(LIB_SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
@@ -175,12 +176,16 @@ fuzz:
 	@$(MAKE) B=build/fuzz CC=clang SAN=fuzzer-no-link,address,undefined OPT='-O1 -g' CUDA=0 fuzz-build
 	@B=build/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
 fuzz-build: $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(SRC_FUZZ)) $(B)/fuzz/seeds
-$(B)/fuzz/seeds: $(B)/obj/tests/fuzz/seeds.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+# Nothing that is fuzzed computes: the kernels stay out, which instrumented take minutes to compile.
+FUZZ_LIBS := $(LIB_SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LIB_FORMATS)
+$(B)/fuzz/seeds: $(B)/obj/tests/fuzz/seeds.c.o $(FUZZ_LIBS)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(SUPPORT) $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(FUZZ_LIBS)
 	@mkdir -p $(@D)
-	clang -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)clang -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/atsi/plans $(DESTDIR)$(PREFIX)/share/doc/atsi

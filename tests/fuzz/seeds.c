@@ -1,9 +1,11 @@
 // seeds TARGET FOLDER: writes the files that a fuzz target starts from, made by the tests' builders.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/gguf_builder.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/program_builder.h"
 
 static void write_gguf(struct gguf_builder *g, const char *folder, const char *name) {
     struct bytes file = gb_finish(g);
@@ -38,6 +40,19 @@ static void seed_plan(const char *folder) {
     }
 }
 
+static void seed_manifest(const char *folder) {
+    struct atsi_plan plan;
+    struct atsi_error err;
+    char *json;
+    size_t size;
+    test_build_plan(&plan);
+    if (atsi_plan_to_json(&plan, &json, &size, &err) == ATSI_OK) {
+        bytes_write(&(struct bytes){(uint8_t *)json, size, size}, folder, "small");
+        free(json);
+    }
+    atsi_plan_free(&plan);
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) {
         fprintf(stderr, "usage: seeds TARGET FOLDER\n");
@@ -45,5 +60,6 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "fuzz_gguf") == 0) seed_gguf(argv[2]);
     if (strcmp(argv[1], "fuzz_plan") == 0) seed_plan(argv[2]);
+    if (strcmp(argv[1], "fuzz_manifest") == 0) seed_manifest(argv[2]);
     return 0;
 }

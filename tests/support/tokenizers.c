@@ -90,8 +90,8 @@ static size_t byte_character(unsigned byte, char *out) {
 struct bytes test_bpe_gguf(const char *pre) {
     static const char *const more[] = {"ab",
                                        "abc",
-                                       "\xC4\xA0"
-                                       "a",
+                                       ("\xC4\xA0"
+                                        "a"),
                                        "bc",
                                        "<|x|>",
                                        "<u>",
