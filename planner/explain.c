@@ -32,7 +32,7 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
     print_line(out, "resident", b->resident, "weights that stay");
     print_line(out, "spare", b->spare, "");
     print_line(out, "in all", b->vram, "--vram");
-    fprintf(out, "placed as %s", method_text(placement->method));
+    fprintf(out, "placed as %s%s", method_text(placement->method), placement->streamed ? ", leaving to streaming what it can carry" : "");
     if (placement->other_decode_us > 0)
         fprintf(out, " (%.2f ms a token; %s: %.2f)", placement->decode_us / 1e3,
                 method_text(placement->method == ATSI_PLACE_PARTITION ? ATSI_PLACE_UNDIVIDED : ATSI_PLACE_PARTITION),

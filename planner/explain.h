@@ -6,7 +6,7 @@
 
 #include "planner/place.h"
 
-// The budget as a table, one line an item. With `is_log_only` false also what was decided by which method.
+// The budget as a table, one line an item, the method, the predicted rates and the certificate.
 void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement);
 
 // Every unit: bytes on the GPU, times and density on both sides, where it is, and what the other side would change ("value":

@@ -39,26 +39,49 @@ static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi
     return bytes;
 }
 
-static uint64_t unit_weight_bytes(const struct atsi_unit *u) {
-    return u->weight_bytes ? u->weight_bytes + (uint64_t)ALIGNMENT * u->n_ops * ATSI_OP_MAX_TENSORS : 0;
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+// The unit's own matrices. Small tensors do not count here: the runtime keeps them all on the GPU, so that promoted units
+// need not move them.
+static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    uint64_t bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
+            int32_t t = plan->program.ops[i].tensor[k];
+            if (t != ATSI_NONE && !atsi_tensor_is_small(&plan->program.tensors[t]))
+                bytes += aligned(plan->program.tensors[t].size_bytes);
+        }
+    return bytes;
+}
+
+static uint64_t small_bytes(const struct atsi_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->program.n_tensors; i++)
+        if (atsi_tensor_is_small(&plan->program.tensors[i])) bytes += aligned(plan->program.tensors[i].size_bytes);
+    return bytes;
 }
 
 uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
-    return unit_weight_bytes(u) + unit_state_bytes(plan, u);
+    return unit_weight_bytes(plan, u) + unit_state_bytes(plan, u);
+}
+
+// What is there whatever is placed.
+static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
+    return profile->context_bytes + compute_bytes(plan) + small_bytes(plan);
 }
 
 uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
-    return (profile->context_bytes + compute_bytes(plan) + mib - 1) / mib * mib;
+    return (base_bytes(plan, profile) + mib - 1) / mib * mib;
 }
 
 static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
     struct atsi_budget b = {.vram = plan->limits.vram_bytes, .driver = profile->context_bytes, .compute = compute_bytes(plan),
-                            .temp = plan->limits.temp_bytes};
+                            .temp = plan->limits.temp_bytes, .resident = small_bytes(plan)};
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         if (u->backend != ATSI_GPU) continue;
         b.states += unit_state_bytes(plan, u);
-        b.resident += unit_weight_bytes(u);
+        b.resident += unit_weight_bytes(plan, u);
     }
     b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
     return b;
@@ -103,7 +126,6 @@ static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
         s->units[i] = (struct atsi_solve_unit){.size_bytes = atsi_place_unit_bytes(plan, &plan->program.units[i]),
-                                               .t_cpu_us = blend(s, d->cpu_us, p->cpu_us),
                                                .t_gpu_us = blend(s, d->gpu_us, p->gpu_us),
                                                .switch_us = blend(s, d->switch_us, p->switch_us),
                                                .is_expert = plan->program.units[i].kind == ATSI_UNIT_EXPERTS};
@@ -113,6 +135,22 @@ static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
     return ATSI_OK;
 }
 
+// What a unit that stays on the CPU costs a round in which such units are streamed. A token: CPU and link work through them at the
+// same time, so their rates add up. A chunk: the link alone keeps up with the GPU, or it does not.
+static double streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
+    if (phase == ATSI_DECODE) return t->cpu_us > 0 ? 1 / (1.0 / t->cpu_us + 1.0 / fmax(t->transfer_us, 1e-6)) : 0;
+    return fmin(t->cpu_us, fmax(t->transfer_us, t->gpu_us));
+}
+
+// A placement that knows of streaming leaves to it what it can carry and gives residency to what cannot move.
+static void price_cpu_side(struct search *s, bool streamed) {
+    for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
+        const struct atsi_unit_times *d = &s->plan->decode_times[i], *p = &s->plan->prefill_times[i];
+        bool moves = streamed && atsi_unit_is_promotable(&s->plan->program.units[i]);
+        s->units[i].t_cpu_us = blend(s, moves ? streamed_us(d, ATSI_DECODE) : d->cpu_us, moves ? streamed_us(p, ATSI_PREFILL) : p->cpu_us);
+    }
+}
+
 static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
     for (uint32_t i = 0; i < plan->program.n_units; i++) plan->program.units[i].backend = (enum atsi_backend)placement[i];
 }
@@ -120,14 +158,15 @@ static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
 struct candidate {
     uint64_t temp_bytes;
     enum atsi_place_method method;
+    bool streamed;
     double decode_us, prefill_us;
 };
 
-static struct atsi_solve_instance instance_of(struct search *s, uint64_t temp_bytes, enum atsi_place_method method,
-                                              uint64_t granularity) {
-    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - temp_bytes, .granularity_bytes = granularity,
+static struct atsi_solve_instance instance_of(struct search *s, const struct candidate *c, uint64_t granularity) {
+    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - c->temp_bytes, .granularity_bytes = granularity,
                                        .n_units = s->plan->program.n_units, .units = s->units};
-    if (method == ATSI_PLACE_PARTITION) {
+    price_cpu_side(s, c->streamed);
+    if (c->method == ATSI_PLACE_PARTITION) {
         atsi_solve_partition(&inst, s->fixed_units);
         inst.units = s->fixed_units;
     }
@@ -139,50 +178,65 @@ static enum atsi_status try_candidate(struct search *s, struct candidate *c, str
     enum { SEARCH_GRANULES = 4096 }; // a coarse budget for the search; the final solution is exact to the MiB
     uint64_t granularity = mib;
     while (s->free_bytes / granularity > SEARCH_GRANULES) granularity *= 2;
-    struct atsi_solve_instance inst = instance_of(s, c->temp_bytes, c->method, granularity);
+    struct atsi_solve_instance inst = instance_of(s, c, granularity);
     ATSI_TRY(atsi_solve_dp(&inst, s->placement, err));
     set_backends(s->plan, s->placement);
     ATSI_TRY(atsi_place_predict(s->plan, s->plan->decode_times, ATSI_DECODE, c->temp_bytes, &c->decode_us, err));
     return atsi_place_predict(s->plan, s->plan->prefill_times, ATSI_PREFILL, c->temp_bytes, &c->prefill_us, err);
 }
 
-// Region sizes to try: none, and room for one, two, four and eight of the largest units that could be promoted, as long as a half of
-// the free bytes stays for residents.
-static uint32_t list_regions(const struct search *s, uint64_t *sizes, uint32_t cap) {
+static uint64_t largest_transfer(const struct search *s, enum atsi_phase phase) {
     uint64_t largest = 0;
-    uint32_t n = 0;
     for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
         const struct atsi_unit *u = &s->plan->program.units[i];
-        bool promotable = u->kind == ATSI_UNIT_MATRIX || u->kind == ATSI_UNIT_EXPERTS;
-        uint64_t bytes = promotable ? atsi_cost_transfer_bytes(s->plan, u, ATSI_DECODE) : 0;
+        uint64_t bytes = atsi_unit_is_promotable(u) ? atsi_cost_transfer_bytes(s->plan, u, phase) : 0;
         if (bytes > largest) largest = bytes;
     }
-    largest = (largest + mib - 1) / mib * mib;
+    return (largest + mib - 1) / mib * mib;
+}
+
+// Region sizes to try: none, and room for one to eight of the largest transfers of either phase (experts move as a few in
+// decode and as all in prefill), as long as half of the free bytes stays for residents.
+static uint32_t list_regions(const struct search *s, uint64_t *sizes, uint32_t cap) {
+    uint32_t n = 0;
     sizes[n++] = 0;
-    for (uint64_t k = 1; n < cap && k <= 8 && largest && k * largest <= s->free_bytes / 2; k *= 2) sizes[n++] = k * largest;
+    for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
+        for (uint64_t k = 1, size = largest_transfer(s, (enum atsi_phase)phase); k <= 8; k *= 2)
+            if (n < cap && k * size > sizes[n - 1] && k * size <= s->free_bytes / 2) sizes[n++] = k * size;
     return n;
 }
 
-static enum atsi_status find_best(struct search *s, struct candidate *best, double *other_decode_us, struct atsi_error *err) {
+struct best {
+    struct candidate candidate;
+    double score;
+    double method_score[2], method_decode_us[2]; // the best of either method
+};
+
+static enum atsi_status consider(struct search *s, struct candidate c, struct best *best, struct atsi_error *err) {
+    ATSI_TRY(try_candidate(s, &c, err));
+    double score = blend(s, c.decode_us, c.prefill_us);
+    if (score < best->method_score[c.method]) {
+        best->method_score[c.method] = score;
+        best->method_decode_us[c.method] = c.decode_us;
+    }
+    if (score >= best->score * (1 - 1e-6)) return ATSI_OK; // ties go to the earlier: smaller regions, the undivided problem
+    best->score = score;
+    best->candidate = c;
+    return ATSI_OK;
+}
+
+static enum atsi_status find_best(struct search *s, struct best *best, struct atsi_error *err) {
     enum { MAX_REGIONS = 8 };
     uint64_t regions[MAX_REGIONS];
     uint32_t n_regions = list_regions(s, regions, MAX_REGIONS);
-    double best_score = INFINITY, best_of[2] = {INFINITY, INFINITY}, decode_of[2] = {0, 0};
+    int n_methods = s->has_experts ? 2 : 1;
+    *best = (struct best){.score = INFINITY, .method_score = {INFINITY, INFINITY}};
     for (uint32_t i = 0; i < n_regions; i++)
-        for (int method = ATSI_PLACE_UNDIVIDED; method <= (s->has_experts ? ATSI_PLACE_PARTITION : ATSI_PLACE_UNDIVIDED); method++) {
-            struct candidate c = {.temp_bytes = regions[i], .method = (enum atsi_place_method)method};
-            ATSI_TRY(try_candidate(s, &c, err));
-            double score = blend(s, c.decode_us, c.prefill_us);
-            if (score < best_of[method]) {
-                best_of[method] = score;
-                decode_of[method] = c.decode_us;
+        for (int method = 0; method < n_methods; method++)
+            for (int streamed = 0; streamed <= (regions[i] > 0); streamed++) {
+                struct candidate c = {regions[i], (enum atsi_place_method)method, streamed != 0, 0, 0};
+                ATSI_TRY(consider(s, c, best, err));
             }
-            if (score < best_score * (1 - 1e-6)) { // ties go to the smaller region and the undivided problem
-                best_score = score;
-                *best = c;
-            }
-        }
-    *other_decode_us = s->has_experts ? decode_of[!best->method] : 0;
     return ATSI_OK;
 }
 
@@ -201,7 +255,7 @@ static void record_certificate(struct atsi_plan_certificate *c, const struct ats
 
 static enum atsi_status settle(struct search *s, const struct candidate *c, struct atsi_placement *out, struct atsi_error *err) {
     struct atsi_plan *plan = s->plan;
-    struct atsi_solve_instance inst = instance_of(s, c->temp_bytes, c->method, mib);
+    struct atsi_solve_instance inst = instance_of(s, c, mib);
     struct atsi_milp_options milp = atsi_milp_defaults();
     struct atsi_solve_result result;
     milp.seconds_max = s->options->certify_seconds;
@@ -211,6 +265,7 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     plan->limits.vram_bytes = s->options->vram_bytes;
     plan->limits.temp_bytes = c->temp_bytes;
     out->method = c->method;
+    out->streamed = c->streamed;
     out->budget = count_budget(plan, s->profile);
     ATSI_TRY(atsi_place_predict(plan, plan->decode_times, ATSI_DECODE, c->temp_bytes, &out->decode_us, err));
     ATSI_TRY(atsi_place_predict(plan, plan->prefill_times, ATSI_PREFILL, c->temp_bytes, &out->prefill_us, err));
@@ -250,10 +305,11 @@ static enum atsi_status check_budget(const struct atsi_plan *plan, const struct 
 }
 
 static enum atsi_status run_search(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
-    struct candidate best = {0};
+    struct best best;
     ATSI_TRY(fill_units(s, err));
-    ATSI_TRY(find_best(s, &best, &out->other_decode_us, err));
-    return settle(s, &best, out, err);
+    ATSI_TRY(find_best(s, &best, err));
+    if (s->has_experts) out->other_decode_us = best.method_decode_us[!best.candidate.method];
+    return settle(s, &best.candidate, out, err);
 }
 
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
@@ -263,7 +319,7 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
     ATSI_TRY(check_budget(plan, profile, options->vram_bytes, err));
     ATSI_TRY(price_units(plan, profile, out, err));
     struct search s = {.plan = plan, .profile = profile, .options = options,
-                       .free_bytes = options->vram_bytes - profile->context_bytes - compute_bytes(plan)};
+                       .free_bytes = options->vram_bytes - base_bytes(plan, profile)};
     s.units = calloc(n, sizeof *s.units);
     s.fixed_units = calloc(n, sizeof *s.fixed_units);
     s.placement = calloc(n, 1);

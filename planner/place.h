@@ -25,7 +25,7 @@ struct atsi_budget {
     uint64_t compute;  // activations and kernel scratch at the planned chunk
     uint64_t states;   // caches of the units on the GPU
     uint64_t temp;     // temporary region for promoted units
-    uint64_t resident; // weights of the units on the GPU
+    uint64_t resident; // weights of the units on the GPU, and all small tensors
     uint64_t spare;
 };
 
@@ -37,6 +37,7 @@ enum atsi_place_method {
 struct atsi_placement {
     struct atsi_budget budget;
     enum atsi_place_method method;
+    bool streamed;            // the placement was solved with the times that streaming leaves of the CPU side
     double other_decode_us;   // predicted for the other method's placement; 0 for a model without experts
     double decode_us;         // predicted: a token, with dynamic transfer
     double prefill_us;        // predicted: a chunk
@@ -45,9 +46,9 @@ struct atsi_placement {
     uint32_t n_estimated;     // operations priced by a fitted line
 };
 
-// Bytes on the GPU that no placement can do without: driver, activations, scratch.
+// Bytes on the GPU that no placement can do without: driver, activations, scratch, small tensors. In whole MiB.
 uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile);
-// Bytes that a unit takes on the GPU: weights and states, rounded as the runtime allocates them.
+// Bytes that a unit takes on the GPU: its matrices and states, aligned as the runtime allocates them.
 uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *unit);
 
 // Places the units of *plan: sets their backends, vram and temp limits, times, certificate, device name and predictions. The

@@ -5,15 +5,12 @@
 #include "planner/cost.h"
 #include "runtime/schedule/schedule.h"
 
-// Attention has its cache where it lives, and the head and the embedding are too large a part to move in a round.
-static bool is_promotable(const struct atsi_unit *u) { return u->kind == ATSI_UNIT_MATRIX || u->kind == ATSI_UNIT_EXPERTS; }
-
 static void fill(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase, uint64_t temp_bytes,
                  struct atsi_schedule_unit *units) {
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         units[i] = (struct atsi_schedule_unit){
-            .size_bytes = is_promotable(u) ? atsi_cost_transfer_bytes(plan, u, phase) : temp_bytes + 1,
+            .size_bytes = atsi_unit_is_promotable(u) ? atsi_cost_transfer_bytes(plan, u, phase) : temp_bytes + 1,
             .t_cpu_us = times[i].cpu_us,
             .t_gpu_us = times[i].gpu_us,
             .switch_us = times[i].switch_us,
