@@ -1,14 +1,14 @@
-// gguf_widen: the float32 GGUF of a float16 one: the same values, so the same reference results.
+// gguf_widen: the float32 GGUF of a float16 or quantised one: the same values, so the reference results of its weights.
 //
 //   gguf_widen IN.gguf OUT.gguf
 //
-// Every F16 tensor is widened, everything else is copied. For tests; single-file models only.
+// Every tensor is widened, metadata is copied. For tests; single-file models only.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/gguf.h"
-#include "formats/half.h"
+#include "kernels/cpu/dequant.h"
 
 enum { ALIGNMENT = 32 };
 
@@ -29,7 +29,10 @@ static void put_padding(FILE *f) {
     put(f, zeros, (size_t)(-ftell(f) & (ALIGNMENT - 1)));
 }
 
-static uint64_t widened_bytes(const struct atsi_gguf_tensor *t) { return t->dtype == ATSI_F16 ? 2 * t->size_bytes : t->size_bytes; }
+static uint64_t n_elems(const struct atsi_gguf_tensor *t) { return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; }
+static uint64_t widened_bytes(const struct atsi_gguf_tensor *t) {
+    return atsi_dequant_supported(t->dtype) ? n_elems(t) * sizeof(float) : t->size_bytes;
+}
 
 static void put_header(FILE *f, const struct atsi_gguf *g) {
     uint64_t offset = 0;
@@ -48,23 +51,26 @@ static void put_header(FILE *f, const struct atsi_gguf *g) {
         put_str(f, t->name);
         put_u32(f, t->n_dims);
         put(f, t->ne, t->n_dims * sizeof *t->ne);
-        put_u32(f, t->dtype == ATSI_F16 ? ATSI_F32 : t->dtype);
+        put_u32(f, atsi_dequant_supported(t->dtype) ? ATSI_F32 : t->dtype);
         put_u64(f, offset);
         offset += (widened_bytes(t) + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1);
     }
     put_padding(f);
 }
 
+// A row at a time: rows are whole blocks.
 static void put_tensor(FILE *f, const struct atsi_gguf_tensor *t) {
-    if (t->dtype != ATSI_F16) {
+    if (!atsi_dequant_supported(t->dtype)) {
         put(f, t->data, t->size_bytes);
     } else {
-        for (uint64_t i = 0; i < t->size_bytes / 2; i++) {
-            uint16_t half;
-            memcpy(&half, t->data + 2 * i, sizeof half);
-            float wide = atsi_f16_to_f32(half);
-            put(f, &wide, sizeof wide);
+        uint64_t n_rows = n_elems(t) / t->ne[0], row_bytes = t->size_bytes / n_rows;
+        float *row = malloc(t->ne[0] * sizeof *row);
+        if (!row) exit(1);
+        for (uint64_t r = 0; r < n_rows; r++) {
+            atsi_dequant(t->dtype, t->data + r * row_bytes, t->ne[0], row);
+            put(f, row, t->ne[0] * sizeof *row);
         }
+        free(row);
     }
     put_padding(f);
 }
