@@ -43,7 +43,7 @@ static enum atsi_status table_make(struct table *t, const struct atsi_solve_inst
     t->n = inst->n_units;
     t->reach = malloc(t->n * sizeof *t->reach);
     if (!t->reach) return atsi_fail(err, ATSI_FAILED, "placement: out of memory");
-    size_t n_words = 0, last = set_reach(t, inst, budget);
+    size_t last = set_reach(t, inst, budget), n_words = 1; // one to spare: never an empty block
     for (size_t i = 0; i < t->n; i++) n_words += 2 * words_of(t->reach[i]);
     t->words = calloc(n_words, sizeof *t->words);
     bool good = t->words != NULL;
@@ -138,6 +138,7 @@ static enum atsi_status run(struct table *t, const struct atsi_solve_instance *i
 
 enum atsi_status atsi_solve_dp(const struct atsi_solve_instance *inst, uint8_t *placement, struct atsi_error *err) {
     uint64_t budget = atsi_solve_budget_granules(inst);
+    if (inst->n_units == 0) return atsi_fail(err, ATSI_BAD_INPUT, "placement: nothing to place");
     if (budget > ATSI_SOLVE_GRANULES_MAX)
         return atsi_fail(err, ATSI_BAD_INPUT, "placement: a budget of %llu granules; at most %llu are supported",
                          (unsigned long long)budget, (unsigned long long)ATSI_SOLVE_GRANULES_MAX);
