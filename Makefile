@@ -149,13 +149,15 @@ $(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 .SECONDARY:
 
+# The two commands of a newcomer use all cores unless told otherwise.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 setup:
 	@tools/setup.sh
 demo: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) $(JOBS) --no-print-directory all
 	@tools/demo.sh $(B)
 check: setup
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) $(JOBS) --no-print-directory all tests
 	@B=$(B) tests/run.sh
 # The suite without the set-up step: what the sanitizer builds run.
 check-only: all tests
