@@ -355,7 +355,7 @@ static void copies_take_modelled_time(void **state) {
     void *dev;
     float us;
     open_bench(&b, (struct atsi_sim_params){.h2d_bytes_per_us = 20, .copy_latency_us = 1000});
-    void *space = device_memory(&b, SIZE);
+    void *space = device_memory(&b, SIZE), *other = device_memory(&b, SIZE);
     float *host = pinned(&b, SIZE, &dev);
     struct atsi_event *before = event(&b), *after = event(&b);
     memset(host, 0, SIZE);
@@ -363,7 +363,7 @@ static void copies_take_modelled_time(void **state) {
     double start = atsi_clock_us();
     check_ok(b.ops->event_record(before, b.transfer, &b.err), b.err);
     check_ok(b.ops->copy_to_device(b.transfer, space, host, SIZE, &b.err), b.err); // 1 + 5 ms
-    check_ok(b.ops->copy_to_device(b.compute, space, host, SIZE, &b.err), b.err);  // queues behind it in the engine
+    check_ok(b.ops->copy_to_device(b.compute, other, host, SIZE, &b.err), b.err);  // queues behind it in the engine
     check_ok(b.ops->event_record(after, b.transfer, &b.err), b.err);
     assert_true(atsi_clock_us() - start < 6000); // asynchronous
     check_ok(b.ops->event_sync(after, &b.err), b.err);
@@ -374,6 +374,7 @@ static void copies_take_modelled_time(void **state) {
     b.ops->event_destroy(before);
     b.ops->event_destroy(after);
     b.ops->free(b.device, space);
+    b.ops->free(b.device, other);
     b.ops->host_free(b.device, host);
     close_bench(&b);
 }
