@@ -90,6 +90,7 @@ $(B)/obj/%_avx2.c.o:    ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2
 $(B)/obj/%_avxvnni.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavxvnni
 $(B)/obj/%_avx512.c.o:  ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 $(B)/obj/kernels/cpu/%: OPT := -O3 -g
+$(B)/obj/formats/plan_codec.c.o: OPT := -O3 -g
 
 $(B)/obj/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -148,13 +149,15 @@ $(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 .SECONDARY:
 
+# The two commands of a newcomer use all cores unless told otherwise.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 setup:
 	@tools/setup.sh
 demo: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) $(JOBS) --no-print-directory all
 	@tools/demo.sh $(B)
 check: setup
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) $(JOBS) --no-print-directory all tests
 	@B=$(B) tests/run.sh
 # The suite without the set-up step: what the sanitizer builds run.
 check-only: all tests

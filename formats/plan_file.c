@@ -349,10 +349,15 @@ static enum atsi_status no_weights(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "the plan was written without weights: complete it with atsi-plan --attach");
 }
 
+enum atsi_status atsi_plan_file_read_by(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                        uint32_t n_threads, void *dst, struct atsi_error *err) {
+    const uint8_t *stored = atsi_plan_file_stored(file, blob);
+    return of_blob(file, blob, stored ? atsi_plan_decode(blob, stored, n_threads, dst, err) : no_weights(err), err);
+}
+
 enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob, void *dst,
                                      struct atsi_error *err) {
-    const uint8_t *stored = atsi_plan_file_stored(file, blob);
-    return of_blob(file, blob, stored ? atsi_plan_decode(blob, stored, dst, err) : no_weights(err), err);
+    return atsi_plan_file_read_by(file, blob, 1, dst, err);
 }
 
 static enum atsi_status verify_stored(const struct atsi_plan_blob *blob, const uint8_t *stored,
@@ -362,7 +367,7 @@ static enum atsi_status verify_stored(const struct atsi_plan_blob *blob, const u
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "expected checksum %016" PRIx64 ", found %016" PRIx64 ": the file is damaged", blob->checksum,
                          found);
-    return atsi_plan_decode(blob, stored, NULL, err);
+    return atsi_plan_decode(blob, stored, 1, NULL, err);
 }
 
 enum atsi_status atsi_plan_file_verify_blob(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,

@@ -64,6 +64,9 @@ const uint8_t *atsi_plan_file_stored(const struct atsi_plan_file *file, const st
 // Copies or unpacks a tensor to dst (tensor.size_bytes). ATSI_FAILED in a plan without weights.
 enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob, void *dst,
                                      struct atsi_error *err);
+// The same, a compressed tensor unpacked by n_threads threads (0 counts as 1).
+enum atsi_status atsi_plan_file_read_by(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                        uint32_t n_threads, void *dst, struct atsi_error *err);
 // The checksum of a tensor, and that it unpacks to its size.
 enum atsi_status atsi_plan_file_verify_blob(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
                                             struct atsi_error *err);

@@ -55,7 +55,8 @@ const char *atsi_plan_part_name(enum plan_part part);
 
 // ---- plan_codec.c ------------------------------------------------------------------------------------------------
 
-// Byte planes that a type is split into before compression: its element size for floats, 1 (no splitting) for others.
+// Byte planes that a type is split into before compression: 2 or 4, the element size, for floats; 1 (no splitting) for
+// others.
 uint32_t atsi_plan_n_planes(enum atsi_dtype dtype);
 
 struct plan_encoder; // one frame after another
@@ -65,9 +66,9 @@ void atsi_plan_encoder_free(struct plan_encoder *encoder); // NULL is fine
 enum atsi_status atsi_plan_encode_frame(struct plan_encoder *encoder, const void *data, size_t size_bytes,
                                         uint32_t n_planes, int level, struct atsi_str *frame, struct atsi_error *err);
 
-// Unpacks a tensor's frames to dst (tensor.size_bytes), or only checks them when dst is NULL. ATSI_BAD_INPUT without a
-// name when they do not unpack to exactly that.
-enum atsi_status atsi_plan_decode(const struct atsi_plan_blob *blob, const uint8_t *stored, uint8_t *dst,
-                                  struct atsi_error *err);
+// Unpacks a tensor's frames to dst (tensor.size_bytes), or only checks them when dst is NULL, by n_threads threads (0 counts
+// as 1). ATSI_BAD_INPUT without a name when they do not unpack to exactly that.
+enum atsi_status atsi_plan_decode(const struct atsi_plan_blob *blob, const uint8_t *stored, uint32_t n_threads,
+                                  uint8_t *dst, struct atsi_error *err);
 
 #endif

@@ -10,7 +10,8 @@
 enum transform {
     AS_IS,
     OFFSET_BINARY, // int8 q -> q + 128, what vpdpbusd wants of a weight
-    BIT_PLANES     // bit 4w + b of a word -> bit w of byte b, so that a shift serves four weights at once
+    BIT_PLANES,    // bit 4w + b of a word -> bit w of byte b, so that a shift serves four weights at once
+    Q6_K_WORDS     // units change places: low and top bits that are used together stand together
 };
 
 struct part {
@@ -49,7 +50,7 @@ static const struct tiling TILINGS[ATSI_DTYPE_LIMIT] = {
     [ATSI_Q5_K] = {SIZES(q5_k, 256), {{AT(q5_k, d), 2, 1, AS_IS}, {AT(q5_k, dmin), 2, 1, AS_IS}, {AT(q5_k, scales), 1, 12, AS_IS},
                                       {AT(q5_k, qh), 4, 8, AS_IS}, {AT(q5_k, qs), 4, 32, AS_IS}}},
     [ATSI_Q6_K] = {SIZES(q6_k, 256), {{AT(q6_k, d), 2, 1, AS_IS}, {AT(q6_k, scales), 1, 16, AS_IS},
-                                      {AT(q6_k, ql), 4, 32, AS_IS}, {AT(q6_k, qh), 4, 16, AS_IS}}},
+                                      {AT(q6_k, ql), 4, 48, Q6_K_WORDS}}},
     [ATSI_IQ4_XS] = {SIZES(iq4_xs, 256), {{AT(iq4_xs, d), 2, 1, AS_IS}, {AT(iq4_xs, scales_h), 2, 1, AS_IS},
                                           {AT(iq4_xs, scales_l), 1, 4, AS_IS}, {AT(iq4_xs, qs), 4, 32, AS_IS}}},
 };
@@ -94,12 +95,20 @@ static void flip_offset(const uint8_t *src, uint8_t *dst, unsigned n) {
     for (unsigned i = 0; i < n; i++) dst[i] = src[i] ^ 0x80;
 }
 
+// Which unit of the source stands j-th. Q6_K: the words of ql (0..31) and qh (32..47) as triples (see layout.h). Read as two
+// streams a kilobyte apart they run at 9 of 26 GB/s on a Zen 4 core, whose prefetcher follows only one.
+static unsigned source_unit(const struct part *p, unsigned j) {
+    if (p->transform != Q6_K_WORDS) return j;
+    unsigned triple = j / 3, half = triple / 8, k = triple % 8;
+    return j % 3 < 2 ? 16 * half + 8 * (j % 3) + k : 32 + 8 * half + k;
+}
+
 // One row's block into its place in the tile's block.
 static void put_row(const struct tiling *t, const uint8_t *block, unsigned row, uint8_t *tile) {
     for (const struct part *p = t->parts; p < t->parts + MAX_PARTS && p->count != 0; p++) {
-        const uint8_t *src = block + p->src;
         uint8_t *dst = tile + row * p->granule;
-        for (unsigned j = 0; j < p->count; j++, src += p->granule, dst += (size_t)ATSI_TILE_ROWS * p->granule) {
+        for (unsigned j = 0; j < p->count; j++, dst += (size_t)ATSI_TILE_ROWS * p->granule) {
+            const uint8_t *src = block + p->src + source_unit(p, j) * p->granule;
             if (p->transform == OFFSET_BINARY) flip_offset(src, dst, p->granule);
             else if (p->transform == BIT_PLANES) spread_bits(src, dst);
             else if (p->granule == 4) memcpy(dst, src, 4);
@@ -112,8 +121,8 @@ static void put_row(const struct tiling *t, const uint8_t *block, unsigned row, 
 static void get_row(const struct tiling *t, const uint8_t *tile, unsigned row, uint8_t *block) {
     for (const struct part *p = t->parts; p < t->parts + MAX_PARTS && p->count != 0; p++) {
         const uint8_t *src = tile + row * p->granule;
-        uint8_t *dst = block + p->src;
-        for (unsigned j = 0; j < p->count; j++, dst += p->granule, src += (size_t)ATSI_TILE_ROWS * p->granule) {
+        for (unsigned j = 0; j < p->count; j++, src += (size_t)ATSI_TILE_ROWS * p->granule) {
+            uint8_t *dst = block + p->src + source_unit(p, j) * p->granule;
             if (p->transform == OFFSET_BINARY) flip_offset(src, dst, p->granule);
             else if (p->transform == BIT_PLANES) gather_bits(src, dst);
             else memcpy(dst, src, p->granule);

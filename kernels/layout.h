@@ -35,9 +35,9 @@
 //                  word 8p+k: low nibbles weights 64p+4k+b, high nibbles 64p+32+4k+b   (p < 4, k < 8)
 //   Q5_K   2816 B  @0 d half[16] @32 dmin half[16] @64 scales byte[12][16]  @256 qh word[8][16]  @768 qs as Q4_K;
 //                  qh word k, bit s of byte b = bit 4 of weight 32s+4k+b   (s < 8)
-//   Q6_K   3360 B  @0 d half[16] @32 scales int8[16][16]  @288 ql word[32][16]  @2336 qh word[16][16]:
-//                  ql word 16h+8g+k: low nibbles weights 128h+32g+4k+b, high nibbles 128h+64+32g+4k+b   (h, g < 2, k < 8)
-//                  qh word 8h+k, bits 2s..2s+1 of byte b = top bits of weight 128h+32s+4k+b   (s < 4)
+//   Q6_K   3360 B  @0 d half[16] @32 scales int8[16][16]  @288 qs word[48][16], triples t = 8h+k (h < 2, k < 8):
+//                  word 3t+g (g < 2): low nibbles weights 128h+32g+4k+b, high nibbles 128h+64+32g+4k+b
+//                  word 3t+2: bits 2s..2s+1 of byte b = top bits of weight 128h+32s+4k+b   (s < 4)
 //   IQ4_XS 2176 B  @0 d half[16] @32 scales_h u16[16] @64 scales_l byte[4][16]  @128 qs word[32][16]:
 //                  word 4i+k: low nibbles weights 32i+4k+b, high nibbles 32i+16+4k+b   (i < 8, k < 4)
 #ifndef ATSI_KERNELS_LAYOUT_H
@@ -65,7 +65,7 @@ enum {
     ATSI_TILE_Q4_K_DMIN = 32, ATSI_TILE_Q4_K_SCALES = 64, ATSI_TILE_Q4_K_QS = 256, ATSI_TILE_Q4_K_BYTES = 2304,
     ATSI_TILE_Q5_K_DMIN = 32, ATSI_TILE_Q5_K_SCALES = 64, ATSI_TILE_Q5_K_QH = 256, ATSI_TILE_Q5_K_QS = 768,
     ATSI_TILE_Q5_K_BYTES = 2816,
-    ATSI_TILE_Q6_K_SCALES = 32, ATSI_TILE_Q6_K_QL = 288, ATSI_TILE_Q6_K_QH = 2336, ATSI_TILE_Q6_K_BYTES = 3360,
+    ATSI_TILE_Q6_K_SCALES = 32, ATSI_TILE_Q6_K_QS = 288, ATSI_TILE_Q6_K_BYTES = 3360,
     ATSI_TILE_IQ4_XS_SCALES_H = 32, ATSI_TILE_IQ4_XS_SCALES_L = 64, ATSI_TILE_IQ4_XS_QS = 128, ATSI_TILE_IQ4_XS_BYTES = 2176
 };
 

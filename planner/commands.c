@@ -110,13 +110,16 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
 
 static enum atsi_status place(struct making *m, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
-    ATSI_TRY(atsi_machine_find(o, m->console, &m->machine, err));
+    ATSI_TRY(atsi_machine_find(o, &m->plan, m->console, &m->machine, err));
     if (!m->machine.use_gpu) {
         if (!o->n_pins && !o->explain && !o->what_if) return ATSI_OK;
         return atsi_fail(err, ATSI_BAD_INPUT, "--pin, --explain and --what-if need a GPU to place for; give --device FILE.json");
     }
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes, .prefill_weight = o->prefill_weight,
                                          .pins = o->pins, .n_pins = o->n_pins, .certify_seconds = CERTIFY_SECONDS};
+    if (m->machine.device)
+        options.scratch_bytes = m->machine.device->ops->scratch_bytes(&m->plan.program, m->plan.limits.chunk, m->plan.limits.n_outputs,
+                                                                      m->plan.limits.n_ctx);
     ATSI_TRY(atsi_place(&m->plan, &m->machine.profile, &options, &m->placement, err));
     return explain(m, &options, err);
 }

@@ -138,7 +138,7 @@ static enum atsi_status place_elsewhere(const struct atsi_plan *plan, const stru
     changed.certify_seconds = 0;
     ATSI_TRY(borrow_plan(plan, &other, err));
     other.limits.n_ctx = n_ctx;
-    *fits = vram >= atsi_place_least_vram(&other, profile);
+    *fits = vram >= atsi_place_least_vram(&other, profile, options->scratch_bytes);
     enum atsi_status status = *fits ? atsi_place(&other, profile, &changed, out, err) : ATSI_OK;
     return_plan(&other);
     return status;

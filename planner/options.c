@@ -17,14 +17,15 @@ const char *atsi_plan_usage(void) {
            "         --ship: every tensor compressed for transport; --json, --quiet\n"
            "budget   --vram SIZE (0: CPU only), --ctx N, --kv-type f32|f16|q8_0, --chunk N, --threads N\n"
            "         sizes: bytes, or with K, M, G (powers of 1024), fractions allowed\n"
-           "place    --device FILE.json: for the machine of a stored profile\n"
+           "place    --device FILE.json: for the machine of a stored profile; else this machine, profiled once:\n"
+           "         --save-profile FILE.json, --reprofile, --profile-seconds S (most that it may take, default 60)\n"
            "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
            "         neither writes a plan unless -o is given\n"
            "         --help, --version\n";
 }
 
-enum option_type { FLAG, TEXT, COUNT, MODE_TEXT, MODE_FLAG, SIZE, KV_TYPE, OBJECTIVE, PIN };
+enum option_type { FLAG, TEXT, COUNT, MODE_TEXT, MODE_FLAG, SIZE, KV_TYPE, OBJECTIVE, SECONDS, PIN };
 
 struct option {
     const char *name;
@@ -43,6 +44,9 @@ static const struct option options[] = {
     {"--threads", COUNT, AT(n_threads), 1, 1 << 12},
     {"--kv-type", KV_TYPE, 0, 0, 0},
     {"--device", TEXT, AT(device_path), 0, 0},
+    {"--save-profile", TEXT, AT(save_profile_path), 0, 0},
+    {"--reprofile", FLAG, AT(reprofile), 0, 0},
+    {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
     {"--pin", PIN, 0, 0, 0},
     {"--explain", FLAG, AT(explain), 0, 0},
@@ -87,16 +91,23 @@ static enum atsi_status parse_kv_type(const char *text, enum atsi_dtype *out, st
     return ATSI_OK;
 }
 
-static enum atsi_status parse_objective(const char *text, double *out, struct atsi_error *err) {
+static bool parse_real(const char *text, double low, double high, double *out) {
     char *end;
+    *out = strtod(text, &end);
+    return *text >= '0' && *text <= '9' && !*end && *out >= low && *out <= high;
+}
+
+static enum atsi_status parse_objective(const char *text, double *out, struct atsi_error *err) {
     if (!strcmp(text, "decode")) *out = 0;
     else if (!strcmp(text, "prefill")) *out = 1;
-    else {
-        *out = strtod(text, &end);
-        if (!(*text >= '0' && *text <= '9') || *end || !(*out >= 0 && *out <= 1))
-            return atsi_fail(err, ATSI_BAD_INPUT, "--objective: \"%s\" is not decode, prefill or a weight from 0 to 1", text);
-    }
+    else if (!parse_real(text, 0, 1, out))
+        return atsi_fail(err, ATSI_BAD_INPUT, "--objective: \"%s\" is not decode, prefill or a weight from 0 to 1", text);
     return ATSI_OK;
+}
+
+static enum atsi_status parse_seconds(const char *text, double *out, struct atsi_error *err) {
+    if (parse_real(text, 0, 86400, out)) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "--profile-seconds: \"%s\" is no number from 0 to 86400", text);
 }
 
 static enum atsi_status parse_pin(char *text, struct atsi_plan_options *out, struct atsi_error *err) {
@@ -133,6 +144,7 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
     case COUNT: return parse_count(o, text, at, err);
     case KV_TYPE: return parse_kv_type(text, &out->kv_type, err);
     case OBJECTIVE: return parse_objective(text, &out->prefill_weight, err);
+    case SECONDS: return parse_seconds(text, &out->profile_seconds, err);
     case PIN: return parse_pin(text, out, err);
     case MODE_TEXT: return set_mode((enum atsi_plan_mode)o->offset, text, out, err);
     case SIZE:
@@ -148,8 +160,8 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
 static enum atsi_status check_combination(struct atsi_plan_options *o, struct atsi_error *err) {
     if (o->mode == ATSI_PLAN_HELP || o->mode == ATSI_PLAN_VERSION) return ATSI_OK;
     if (!o->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
-    if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) && (o->device_path || o->n_pins || o->explain || o->what_if))
-        return atsi_fail(err, ATSI_BAD_INPUT, "--device, --pin, --explain and --what-if place a model: they need one and its weights");
+    if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) && (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if))
+        return atsi_fail(err, ATSI_BAD_INPUT, "--device, --save-profile, --pin, --explain and --what-if place a model: they need one");
     if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT, "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "
                          "--info, --verify, --solve or --schedule");
@@ -158,6 +170,8 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
     if (o->vocab_only && (o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT, "--vocab-only has no weights; it excludes --no-weights and --ship");
     if (o->no_weights && o->ship) return atsi_fail(err, ATSI_BAD_INPUT, "--no-weights and --ship exclude each other");
+    if (o->device_path && o->save_profile_path)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--save-profile keeps what is measured here; with --device nothing is");
     if (o->n_pins && o->vram_given && o->vram_bytes == 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "--pin chooses between CPU and GPU; --vram 0 leaves no choice");
     if (o->attach_path) o->mode = ATSI_PLAN_ATTACH;
@@ -168,6 +182,7 @@ enum atsi_status atsi_plan_options_parse(int argc, char **argv, struct atsi_plan
     memset(out, 0, sizeof *out);
     out->kv_type = ATSI_F16;
     out->prefill_weight = 0.2;
+    out->profile_seconds = 60;
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (word[0] != '-' || !word[1]) {

@@ -34,10 +34,12 @@ struct atsi_plan_options {
     uint32_t n_threads;      // 0: chosen when the plan runs
     enum atsi_dtype kv_type;
     const char *device_path; // --device: a stored device profile
+    const char *save_profile_path; // --save-profile
+    double profile_seconds;  // --profile-seconds
     double prefill_weight;   // --objective: decode 0, prefill 1
     struct atsi_pin pins[ATSI_PLAN_MAX_PINS];
     uint32_t n_pins;
-    bool vocab_only, no_weights, ship, explain, what_if, json, quiet;
+    bool vocab_only, no_weights, ship, reprofile, explain, what_if, json, quiet;
 };
 
 // Parses and checks; ATSI_BAD_INPUT names the option. Strings point into argv, whose --pin values are cut at their "=".

@@ -19,7 +19,7 @@ enum { ALIGNMENT = 256 }; // of every device allocation
 
 // Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
 // a fixed part for what does not grow with the chunk.
-static uint64_t scratch_bytes(const struct atsi_plan *plan) {
+static uint64_t estimate_scratch(const struct atsi_plan *plan) {
     uint64_t widest = 0;
     for (uint32_t i = 0; i < plan->program.n_buffers; i++)
         if (plan->program.buffers[i].rows == ATSI_ROWS_TOKENS && plan->program.buffers[i].width > widest)
@@ -27,7 +27,9 @@ static uint64_t scratch_bytes(const struct atsi_plan *plan) {
     return 16 * mib + 2 * widest * plan->limits.chunk;
 }
 
-static uint64_t compute_bytes(const struct atsi_plan *plan) { return plan->limits.compute_bytes + scratch_bytes(plan); }
+static uint64_t compute_bytes(const struct atsi_plan *plan, uint64_t scratch_bytes) {
+    return plan->limits.compute_bytes + (scratch_bytes ? scratch_bytes : estimate_scratch(plan));
+}
 
 static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
     uint64_t bytes = 0;
@@ -66,16 +68,16 @@ uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_u
 }
 
 // What is there whatever is placed.
-static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
-    return profile->context_bytes + compute_bytes(plan) + small_bytes(plan);
+static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
+    return profile->context_bytes + compute_bytes(plan, scratch_bytes) + small_bytes(plan);
 }
 
-uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
-    return (base_bytes(plan, profile) + mib - 1) / mib * mib;
+uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
+    return (base_bytes(plan, profile, scratch_bytes) + mib - 1) / mib * mib;
 }
 
-static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile) {
-    struct atsi_budget b = {.vram = plan->limits.vram_bytes, .driver = profile->context_bytes, .compute = compute_bytes(plan),
+static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
+    struct atsi_budget b = {.vram = plan->limits.vram_bytes, .driver = profile->context_bytes, .compute = compute_bytes(plan, scratch_bytes),
                             .temp = plan->limits.temp_bytes, .resident = small_bytes(plan)};
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
@@ -266,7 +268,7 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     plan->limits.temp_bytes = c->temp_bytes;
     out->method = c->method;
     out->streamed = c->streamed;
-    out->budget = count_budget(plan, s->profile);
+    out->budget = count_budget(plan, s->profile, s->options->scratch_bytes);
     ATSI_TRY(atsi_place_predict(plan, plan->decode_times, ATSI_DECODE, c->temp_bytes, &out->decode_us, err));
     ATSI_TRY(atsi_place_predict(plan, plan->prefill_times, ATSI_PREFILL, c->temp_bytes, &out->prefill_us, err));
     ATSI_TRY(atsi_place_predict(plan, plan->decode_times, ATSI_DECODE, 0, &out->decode_static_us, err));
@@ -291,10 +293,10 @@ static enum atsi_status price_units(struct atsi_plan *plan, const struct atsi_de
     return ATSI_OK;
 }
 
-static enum atsi_status check_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t vram,
-                                     struct atsi_error *err) {
+static enum atsi_status check_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                     const struct atsi_place_options *options, struct atsi_error *err) {
     char have[32], least[32], card[32];
-    uint64_t least_vram = atsi_place_least_vram(plan, profile);
+    uint64_t vram = options->vram_bytes, least_vram = atsi_place_least_vram(plan, profile, options->scratch_bytes);
     if (vram > profile->gpu_bytes)
         return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: %s has %s", atsi_size_format(have, sizeof have, vram), profile->gpu_name,
                          atsi_size_format(card, sizeof card, profile->gpu_bytes));
@@ -316,10 +318,10 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
                             const struct atsi_place_options *options, struct atsi_placement *out, struct atsi_error *err) {
     size_t n = plan->program.n_units;
     memset(out, 0, sizeof *out);
-    ATSI_TRY(check_budget(plan, profile, options->vram_bytes, err));
+    ATSI_TRY(check_budget(plan, profile, options, err));
     ATSI_TRY(price_units(plan, profile, out, err));
     struct search s = {.plan = plan, .profile = profile, .options = options,
-                       .free_bytes = options->vram_bytes - base_bytes(plan, profile)};
+                       .free_bytes = options->vram_bytes - base_bytes(plan, profile, options->scratch_bytes)};
     s.units = calloc(n, sizeof *s.units);
     s.fixed_units = calloc(n, sizeof *s.fixed_units);
     s.placement = calloc(n, 1);

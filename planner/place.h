@@ -15,6 +15,7 @@ struct atsi_place_options {
     double prefill_weight; // 0..1: weight of prefill time a token in what is minimised, the rest is decode time
     const struct atsi_pin *pins;
     uint32_t n_pins;
+    uint64_t scratch_bytes; // of the GPU's kernels for this plan; 0: an estimate, for a device that is elsewhere
     double certify_seconds; // most that the cross-check by GLPK may take; 0: none
 };
 
@@ -47,7 +48,7 @@ struct atsi_placement {
 };
 
 // Bytes on the GPU that no placement can do without: driver, activations, scratch, small tensors. In whole MiB.
-uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile);
+uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes);
 // Bytes that a unit takes on the GPU: its matrices and states, aligned as the runtime allocates them.
 uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *unit);
 

@@ -28,7 +28,7 @@ static inline bool atsi_str_equal(struct atsi_str a, struct atsi_str b) {
 
 static inline bool atsi_str_is(struct atsi_str a, const char *text) { return atsi_str_equal(a, atsi_str_of(text)); }
 
-// A string made fit for a message: escaped, quoted by nobody, cut at 80 bytes. Lives as long as the expression:
+// A string made fit for a message: escaped, without quotes, cut at 80 bytes. Lives as long as the expression:
 // `atsi_fail(err, ATSI_BAD_INPUT, "tensor \"%s\" ...", atsi_label(name).text)`.
 struct atsi_label {
     char text[81];

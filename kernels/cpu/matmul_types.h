@@ -205,9 +205,9 @@ INLINE vflt q5_k_min(const uint8_t *block, const struct scratch *scratch, int ha
 }
 
 INLINE vint q6_k_word(const uint8_t *block, int half, int s, int k) {
-    int h = s / 4, quarter = s % 4;
-    vint low = nibble(word_at(block + ATSI_TILE_Q6_K_QL, half, 16 * h + 8 * (quarter % 2) + k), quarter / 2);
-    vint high = move_bit(word_at(block + ATSI_TILE_Q6_K_QH, half, 8 * h + k), 2 * quarter, 4);
+    int triple = 3 * (8 * (s / 4) + k), quarter = s % 4;
+    vint low = nibble(word_at(block + ATSI_TILE_Q6_K_QS, half, triple + quarter % 2), quarter / 2);
+    vint high = move_bit(word_at(block + ATSI_TILE_Q6_K_QS, half, triple + 2), 2 * quarter, 4);
     return v_or_masked(low, high, v_set_8(0x30));
 }
 INLINE vflt q6_k_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) {

@@ -1,4 +1,15 @@
 // sim_device.h: a device made of ordinary memory and threads, for machines and tests without a GPU.
+//
+// It keeps the promises of kernels/device.h and no others, and it is strict about how it is used:
+// - A device address is the memory's own with one bit set that no host address has: the host faults when it touches it, and
+//   arithmetic on it works as usual. Every address that is handed in is looked up; one outside a live block, a host address,
+//   or a write to read-only registered memory is a sticky error.
+// - Every stream is a thread. Nothing orders two streams, or a stream and the host, but events and synchronisation; the
+//   thread sanitizer sees what is missing. Copies read and write at the end of their modelled time, so a source that is
+//   changed too early or a result that is read too early gives wrong data.
+// - New device memory holds NaNs. Freeing memory waits for the streams, as CUDA does.
+// - A copy from host memory that is not pinned has read it when the call returns; one to such memory is done when it returns.
+// - Operations run on one thread, with the kernels that the CPU side uses. Their scratch is host memory and not counted.
 #ifndef ATSI_KERNELS_SIM_DEVICE_H
 #define ATSI_KERNELS_SIM_DEVICE_H
 
@@ -14,5 +25,8 @@ struct atsi_sim_params {
     bool reference_kernels;       // the reference CPU kernels whatever the host can do
 };
 enum atsi_status atsi_sim_open(const struct atsi_sim_params *params, struct atsi_device **out, struct atsi_error *err);
+
+// Blocks of memory (host and device), streams and events that are alive: 0 before a clean close.
+uint32_t atsi_sim_n_alive(struct atsi_device *device);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
 
 void atsi_build_fail(struct atsi_builder *b, enum atsi_status status, const char *format, ...) {
@@ -129,9 +130,9 @@ static int32_t add_weight(struct atsi_builder *b, enum atsi_need need, const cha
     }
     tensor.dtype = source->dtype;
     tensor.layout = atsi_layout_of(source->dtype);
-    if (!atsi_layout_supported(tensor.dtype, tensor.layout)) {
-        atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: no kernel computes with type %s", tensor.name,
-                        atsi_dtype_name(source->dtype));
+    if (!atsi_layout_supported(tensor.dtype, tensor.layout) || !atsi_dequant_supported(tensor.dtype)) {
+        atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: no kernel computes with type %s (%d)", tensor.name,
+                        atsi_dtype_name(source->dtype), (int)source->dtype);
         free(row_order);
         return ATSI_NONE;
     }

@@ -9,62 +9,57 @@
 
 #include "planner/solve/solve.h"
 
+struct span {
+    size_t reach; // last state of the row of unit i
+    size_t first; // of its bits: words_of(reach) for the CPU side, as many for the GPU side
+};
+
 struct table {
     size_t n;
-    size_t *reach;      // [n] last state of the row of unit i
-    uint64_t **bits[2]; // [side][n] bit m: the best way to state (i, m, side) comes from the GPU
-    uint64_t *words;    // storage of all bits
-    double *row[2][2];  // [previous or current][side]
+    struct span *span; // [n]
+    uint64_t *words;   // bit m: the best way to state (i, m, side) comes from the GPU
+    double *row[2][2]; // [previous or current][side]
 };
 
 static size_t words_of(size_t reach) { return reach / 64 + 1; }
 
+static uint64_t *bits_of(const struct table *t, size_t i, int side) {
+    return t->words + t->span[i].first + (side == ATSI_GPU ? words_of(t->span[i].reach) : 0);
+}
+
 static void table_free(struct table *t) {
-    free(t->reach);
-    free(t->bits[ATSI_CPU]);
-    free(t->bits[ATSI_GPU]);
+    free(t->span);
     free(t->words);
     for (int k = 0; k < 4; k++) free(t->row[k / 2][k % 2]);
 }
 
-// Returns the last unit's reach.
-static size_t set_reach(struct table *t, const struct atsi_solve_instance *inst, size_t budget) {
-    size_t reach = 0;
+// Returns the number of words of all bits.
+static size_t set_spans(struct table *t, const struct atsi_solve_instance *inst, size_t budget) {
+    size_t reach = 0, n_words = 0;
     for (size_t i = 0; i < t->n; i++) {
         uint64_t granules = atsi_solve_unit_granules(inst, i);
         if (inst->units[i].fix != ATSI_FIX_CPU) reach = granules > budget - reach ? budget : reach + granules;
-        t->reach[i] = reach;
+        t->span[i] = (struct span){reach, n_words};
+        n_words += 2 * words_of(reach);
     }
-    return reach;
+    return n_words;
 }
 
 static enum atsi_status table_make(struct table *t, const struct atsi_solve_instance *inst, size_t budget,
                                    struct atsi_error *err) {
     t->n = inst->n_units;
-    t->reach = malloc(t->n * sizeof *t->reach);
-    if (!t->reach) return atsi_fail(err, ATSI_FAILED, "placement: out of memory");
-    size_t n_words = 0, last = set_reach(t, inst, budget);
-    for (size_t i = 0; i < t->n; i++) n_words += 2 * words_of(t->reach[i]);
+    t->span = malloc(t->n * sizeof *t->span);
+    if (!t->span) return atsi_fail(err, ATSI_FAILED, "placement: out of memory");
+    size_t n_words = set_spans(t, inst, budget), last = t->span[t->n - 1].reach;
     t->words = calloc(n_words, sizeof *t->words);
     bool good = t->words != NULL;
-    for (int side = 0; side < 2; side++) {
-        t->bits[side] = malloc(t->n * sizeof *t->bits[side]);
-        good = good && t->bits[side];
-    }
     for (int k = 0; k < 4; k++) {
         t->row[k / 2][k % 2] = malloc((last + 1) * sizeof(double));
         good = good && t->row[k / 2][k % 2];
     }
-    if (!good)
-        return atsi_fail(err, ATSI_FAILED, "placement: out of memory (%zu MiB for %zu units)",
-                         n_words / 131072 + last / 32768 + 1, t->n);
-    uint64_t *next = t->words;
-    for (size_t i = 0; i < t->n; i++)
-        for (int side = 0; side < 2; side++) {
-            t->bits[side][i] = next;
-            next += words_of(t->reach[i]);
-        }
-    return ATSI_OK;
+    if (good) return ATSI_OK;
+    return atsi_fail(err, ATSI_FAILED, "placement: out of memory (%zu MiB for %zu units)",
+                     n_words / 131072 + last / 32768 + 1, t->n);
 }
 
 // out[m] = max(stay[m - shift], cross[m - shift] - cost) + gain for shift <= m <= reach; bit m is set where `cross`
@@ -94,28 +89,28 @@ static void fill(double *row, size_t first, size_t last, double value) {
 // One unit: previous rows (valid to `before`) to current rows (valid to reach[i]).
 static void step(struct table *t, const struct atsi_solve_instance *inst, size_t i, size_t before) {
     const struct atsi_solve_unit *unit = &inst->units[i];
-    size_t reach = t->reach[i];
+    size_t reach = t->span[i].reach;
     double **old = t->row[i & 1], **new = t->row[~i & 1];
     double cost = i ? unit->switch_us : 0;
     for (int side = 0; side < 2; side++) fill(old[side], before + 1, reach, old[side][before]);
     if (unit->fix == ATSI_FIX_GPU)
         fill(new[ATSI_CPU], 0, reach, -INFINITY);
     else
-        relax(new[ATSI_CPU], t->bits[ATSI_CPU][i], old[ATSI_CPU], old[ATSI_GPU], cost, 0, 0, reach, true);
+        relax(new[ATSI_CPU], bits_of(t, i, ATSI_CPU), old[ATSI_CPU], old[ATSI_GPU], cost, 0, 0, reach, true);
     uint64_t granules = atsi_solve_unit_granules(inst, i);
     if (unit->fix == ATSI_FIX_CPU || granules > reach)
         fill(new[ATSI_GPU], 0, reach, -INFINITY);
     else
-        relax(new[ATSI_GPU], t->bits[ATSI_GPU][i], old[ATSI_GPU], old[ATSI_CPU], cost, unit->t_cpu_us - unit->t_gpu_us,
-              granules, reach, false);
+        relax(new[ATSI_GPU], bits_of(t, i, ATSI_GPU), old[ATSI_GPU], old[ATSI_CPU], cost,
+              unit->t_cpu_us - unit->t_gpu_us, granules, reach, false);
 }
 
 static void backtrack(const struct table *t, const struct atsi_solve_instance *inst, int side, uint8_t *placement) {
-    size_t m = t->reach[t->n - 1];
+    size_t m = t->span[t->n - 1].reach;
     for (size_t i = t->n; i-- > 0;) {
-        if (m > t->reach[i]) m = t->reach[i];
+        if (m > t->span[i].reach) m = t->span[i].reach;
         placement[i] = (uint8_t)side;
-        int before = (int)(t->bits[side][i][m / 64] >> (m % 64) & 1);
+        int before = (int)(bits_of(t, i, side)[m / 64] >> (m % 64) & 1);
         if (side == ATSI_GPU) m -= atsi_solve_unit_granules(inst, i);
         side = before;
     }
@@ -125,8 +120,8 @@ static enum atsi_status run(struct table *t, const struct atsi_solve_instance *i
                             struct atsi_error *err) {
     t->row[0][ATSI_CPU][0] = 0; // before the first unit: nothing placed, and its boundary is free
     t->row[0][ATSI_GPU][0] = -INFINITY;
-    for (size_t i = 0; i < t->n; i++) step(t, inst, i, i ? t->reach[i - 1] : 0);
-    size_t last = t->reach[t->n - 1];
+    for (size_t i = 0; i < t->n; i++) step(t, inst, i, i ? t->span[i - 1].reach : 0);
+    size_t last = t->span[t->n - 1].reach;
     double on_cpu = t->row[t->n & 1][ATSI_CPU][last], on_gpu = t->row[t->n & 1][ATSI_GPU][last];
     if (isinf(on_cpu) && isinf(on_gpu))
         return atsi_fail(err, ATSI_BAD_INPUT,
@@ -138,6 +133,7 @@ static enum atsi_status run(struct table *t, const struct atsi_solve_instance *i
 
 enum atsi_status atsi_solve_dp(const struct atsi_solve_instance *inst, uint8_t *placement, struct atsi_error *err) {
     uint64_t budget = atsi_solve_budget_granules(inst);
+    if (inst->n_units == 0) return atsi_fail(err, ATSI_BAD_INPUT, "placement: nothing to place");
     if (budget > ATSI_SOLVE_GRANULES_MAX)
         return atsi_fail(err, ATSI_BAD_INPUT, "placement: a budget of %llu granules; at most %llu are supported",
                          (unsigned long long)budget, (unsigned long long)ATSI_SOLVE_GRANULES_MAX);

@@ -100,18 +100,13 @@ static void print_result(const struct atsi_solve_instance *inst, const uint8_t *
 }
 
 static enum atsi_status solve_and_print(struct atsi_solve_file *file, FILE *out, struct atsi_error *err) {
-    uint8_t *placement = malloc(file->instance.n_units);
-    if (!placement) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    uint8_t placement[ATSI_INSTANCE_UNITS_MAX];
+    struct atsi_solve_result result;
     if (file->partition)
         atsi_solve_partition(&file->instance, file->units); // in place: it reads a unit before it writes it
-    struct atsi_solve_result result;
-    enum atsi_status status = atsi_solve(&file->instance, NULL, placement, &result, err);
-    if (status == ATSI_OK) {
-        print_result(&file->instance, placement, &result, out);
-        if (fflush(out) != 0) status = atsi_fail(err, ATSI_FAILED, "cannot write the result: %s", strerror(errno));
-    }
-    free(placement);
-    return status;
+    ATSI_TRY(atsi_solve(&file->instance, NULL, placement, &result, err));
+    print_result(&file->instance, placement, &result, out);
+    return fflush(out) == 0 ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "cannot write the result: %s", strerror(errno));
 }
 
 enum atsi_status atsi_solve_file(const char *path, FILE *out, struct atsi_error *err) {

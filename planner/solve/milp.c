@@ -120,8 +120,9 @@ static bool add_capacity(struct model *m, uint64_t divisor) {
         value[used] = (double)weight;
     }
     if (good && used) {
+        uint64_t capacity = atsi_solve_budget_granules(m->inst) / divisor;
         int row = glp_add_rows(m->lp, 1);
-        glp_set_row_bnds(m->lp, row, GLP_UP, 0, (double)(atsi_solve_budget_granules(m->inst) / divisor));
+        glp_set_row_bnds(m->lp, row, GLP_UP, 0, (double)capacity);
         glp_set_mat_row(m->lp, row, (int)used, index, value);
     }
     free(index);

@@ -38,7 +38,7 @@ bool exact_is_feasible(const struct atsi_schedule_instance *inst) {
 }
 
 double exact_policy(const struct atsi_schedule_instance *inst, double known_us, uint8_t *assignment) {
-    double rest_us[EXACT_UNITS_MAX + 1], end_us[EXACT_UNITS_MAX];
+    double rest_us[EXACT_UNITS_MAX + 1], end_us[EXACT_UNITS_MAX] = {0};
     uint8_t sides[EXACT_UNITS_MAX];
     size_t n = inst->n_units;
     rest_us[n] = 0;

@@ -2,8 +2,9 @@
 //
 //   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]
 //
-// Decode rotates over copies of the matrix that together exceed the last-level cache. Times are the best of the runs, so a
-// busy neighbour costs time but not truth; the ceiling is measured the same way, before and after.
+// Decode rotates over copies of the matrix that together exceed the last-level cache. Every matrix is timed by itself and
+// the tenth percentile counts, so that a busy neighbour costs time but not truth; the ceiling, reading pieces of the same
+// memory, is measured the same way, before and after.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,44 +41,72 @@ static double now(void) {
 
 // ---- the ceiling ------------------------------------------------------------------------------------------------
 
-struct read_job { const uint8_t *memory; _Atomic uint64_t sink; };
+enum { READ_PIECE = 4 << 20 };
 
-static void read_share(void *context, int i_thread, int n_threads) {
-    struct read_job *job = context;
+struct samples {
+    double *times;
+    size_t n;
+};
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double low_decile(struct samples *s) {
+    qsort(s->times, s->n, sizeof *s->times, by_size);
+    return s->times[s->n / 10];
+}
+
+struct read_job {
+    const struct bench *b;
+    struct samples samples; // of all pieces and runs
+    _Atomic uint64_t sink;
+};
+
+static uint64_t read_bytes(const uint8_t *memory, size_t n_bytes) {
     typedef uint64_t vec __attribute__((vector_size(64)));
-    size_t n = COLD_BYTES / sizeof(vec), begin = n * (size_t)i_thread / (size_t)n_threads, end = n * (size_t)(i_thread + 1) / (size_t)n_threads;
-    const vec *p = (const void *)job->memory;
+    const vec *p = (const void *)memory;
     vec a = {0}, b = {0};
-    for (size_t i = begin; i + 1 < end; i += 2) {
+    for (size_t i = 0; i + 1 < n_bytes / sizeof(vec); i += 2) {
         a ^= p[i];
         b ^= p[i + 1];
     }
     a ^= b;
-    atomic_fetch_xor(&job->sink, a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7]);
+    return a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7];
+}
+
+static void read_share(void *context, int i_thread, int n_threads) {
+    struct read_job *job = context;
+    size_t share = READ_PIECE / (size_t)n_threads / 128 * 128;
+    for (size_t at = 0; at < COLD_BYTES; at += READ_PIECE) {
+        atsi_pool_barrier(job->b->pool);
+        double start = now();
+        atomic_fetch_xor(&job->sink, read_bytes(job->b->memory + at + (size_t)i_thread * share, share));
+        atsi_pool_barrier(job->b->pool);
+        if (i_thread == 0) job->samples.times[job->samples.n++] = now() - start;
+    }
 }
 
 static double read_gb_s(const struct bench *b) {
-    struct read_job job = {.memory = b->memory};
-    double best = 1e9;
-    for (int run = 0; run < b->o.n_runs; run++) {
-        double start = now();
-        atsi_pool_run(b->pool, read_share, &job);
-        double time = now() - start;
-        if (time < best) best = time;
-    }
-    return COLD_BYTES / best * 1e-9;
+    struct read_job job = {.b = b};
+    job.samples.times = malloc(sizeof(double) * (size_t)b->o.n_runs * (COLD_BYTES / READ_PIECE));
+    for (int run = 0; run < b->o.n_runs; run++) atsi_pool_run(b->pool, read_share, &job);
+    double time = low_decile(&job.samples);
+    free(job.samples.times);
+    return READ_PIECE / time * 1e-9;
 }
 
 // ---- a kernel ---------------------------------------------------------------------------------------------------
 
 struct matmul_job {
     const struct bench *b;
-    struct atsi_pool *pool;
     struct atsi_matmul_args args;
     const float *in;
     void *quantised;
     uint32_t n_matrices;
     size_t matrix_bytes;
+    struct samples samples;
 };
 
 // Every matrix once: the inputs quantised, then its chunks shared out, as an executor does it.
@@ -85,11 +114,15 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     struct matmul_job *j = context;
     struct atsi_matmul_args a = j->args;
     const struct atsi_matmul_kernels *k = &j->b->kernels;
-    if (j->quantised != NULL) atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
     uint32_t n_chunks = atsi_matmul_n_chunks(&a, n_threads);
     for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
-        atsi_pool_barrier(j->pool);
-        for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
+        atsi_pool_barrier(j->b->pool);
+        double start = now();
+        if (j->quantised != NULL) atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
+        atsi_pool_barrier(j->b->pool);
+        for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->b->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
+        atsi_pool_barrier(j->b->pool);
+        if (i_thread == 0) j->samples.times[j->samples.n++] = now() - start;
     }
 }
 
@@ -113,20 +146,17 @@ static void bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     float *in = aligned_alloc(64, (size_t)o->n_tokens * o->n_cols * sizeof(float) + 64);
     float *out = aligned_alloc(64, (size_t)o->n_tokens * o->n_rows * sizeof(float) + 64);
     for (size_t i = 0; i < (size_t)o->n_tokens * o->n_cols; i++) in[i] = quant_uniform(&rng);
-    struct matmul_job job = {.b = b, .pool = b->pool, .in = in, .n_matrices = n_matrices, .matrix_bytes = matrix_bytes};
+    struct matmul_job job = {.b = b, .in = in, .n_matrices = n_matrices, .matrix_bytes = matrix_bytes};
     job.args = (struct atsi_matmul_args){.dtype = dtype, .n_rows = o->n_rows, .n_cols = o->n_cols, .weight = b->memory, .in = in,
                                          .in_stride = o->n_cols * sizeof(float), .out = out, .out_stride = o->n_rows, .n_tokens = o->n_tokens};
     if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
         job.args.in_stride = atsi_act_row_bytes(o->n_cols);
         job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
     }
-    double best = 1e9;
-    for (int run = 0; run < o->n_runs; run++) {
-        double start = now();
-        atsi_pool_run(b->pool, matmul_share, &job);
-        double time = (now() - start) / n_matrices;
-        if (time < best) best = time;
-    }
+    job.samples.times = malloc(sizeof(double) * (size_t)o->n_runs * n_matrices);
+    for (int run = 0; run < o->n_runs; run++) atsi_pool_run(b->pool, matmul_share, &job);
+    double best = low_decile(&job.samples);
+    free(job.samples.times);
     double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;
     printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f\n", atsi_dtype_name(dtype), atsi_isa_name(b->kernels.isa), o->n_rows,
            o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling, flops / best * 1e-9);

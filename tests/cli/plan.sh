@@ -90,7 +90,7 @@ flip_plan() { # OFFSET: a plan with one byte changed
     byte=$(od -An -tu1 -j "$1" -N1 "$work/bad.atsp")
     printf "\\x$(printf %02x $((byte ^ 255)))" | dd of="$work/bad.atsp" bs=1 seek="$1" conv=notrunc status=none
 }
-for at in 0 8 16 40 4096 5000; do
+for at in 0 8 16 40; do
     flip_plan $at
     check "a plan with byte $at changed" expect 2 "bad.atsp" plan --verify "$work/bad.atsp"
 done

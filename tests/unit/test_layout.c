@@ -113,8 +113,8 @@ static void test_drawn_places(void **state) {
     check_place(ATSI_Q5_K, 16 + 9, ATSI_TILE_Q5_K_QH + 2 * 64 + row + 1, 0x5a);
     check_place(ATSI_Q5_K, 48 + 9, ATSI_TILE_Q5_K_QS + 2 * 64 + row + 1, 0x5a);
     check_place(ATSI_Q6_K, 192 + 3, ATSI_TILE_Q6_K_SCALES + 3 * 16 + 5, 0x5a);
-    check_place(ATSI_Q6_K, 9, ATSI_TILE_Q6_K_QL + 2 * 64 + row + 1, 0x5a);
-    check_place(ATSI_Q6_K, 128 + 9, ATSI_TILE_Q6_K_QH + 2 * 64 + row + 1, 0x5a);
+    check_place(ATSI_Q6_K, 64 + 32 + 9, ATSI_TILE_Q6_K_QS + (3 * 10 + 1) * 64 + row + 1, 0x5a); // h 1, g 1, k 2
+    check_place(ATSI_Q6_K, 128 + 32 + 9, ATSI_TILE_Q6_K_QS + (3 * 10 + 2) * 64 + row + 1, 0x5a);
     check_place(ATSI_IQ4_XS, 2, ATSI_TILE_IQ4_XS_SCALES_H + 10, 0x5a);
     check_place(ATSI_IQ4_XS, 4 + 3, ATSI_TILE_IQ4_XS_SCALES_L + 3 * 16 + 5, 0x5a);
     check_place(ATSI_IQ4_XS, 8 + 9, ATSI_TILE_IQ4_XS_QS + 2 * 64 + row + 1, 0x5a);

@@ -92,6 +92,29 @@ static void test_a_wrong_shape_is_named(void **state) {
     }
 }
 
+// Types that the reader knows by size only.
+static void test_a_type_without_a_kernel_is_named(void **state) {
+    (void)state;
+    static const char name[] = "blk.0.attn_q.weight";
+    static const struct {
+        uint32_t type;
+        const char *words;
+    } cases[] = {{ATSI_NVFP4, "no kernel computes with type NVFP4 (40)"}, {ATSI_I8, "type I8 (24)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf_builder g;
+        struct lowered_file f;
+        struct atsi_error err = {0};
+        tiny_model(&g, "llama", NULL);
+        const uint8_t *at = memmem(g.infos.data, g.infos.size, name, strlen(name));
+        assert_non_null(at);
+        size_t type_offset = (size_t)(at - g.infos.data) + strlen(name) + 4 + 2 * 8; // behind two dimensions
+        bytes_set_le(&g.infos, type_offset, cases[i].type, 4);
+        if (lower_file(&g, &f, &err) != ATSI_BAD_INPUT) fail_msg("type %u accepted", cases[i].type);
+        check_message(err, name, cases[i].words);
+        free_file(&f);
+    }
+}
+
 static void test_every_family_is_tested(void **state) {
     (void)state;
     size_t n = 0;
@@ -311,6 +334,7 @@ int main(void) {
         cmocka_unit_test(test_every_family_uses_all_its_tensors),
         cmocka_unit_test(test_a_missing_tensor_is_named),
         cmocka_unit_test(test_a_wrong_shape_is_named),
+        cmocka_unit_test(test_a_type_without_a_kernel_is_named),
         cmocka_unit_test(test_every_family_is_tested),
         cmocka_unit_test(test_units_of_a_dense_layer),
         cmocka_unit_test(test_the_router_stands_before_its_experts),

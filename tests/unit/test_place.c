@@ -87,7 +87,7 @@ static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
         struct atsi_placement p;
         double last = INFINITY;
         set_up(&f, archs[a]);
-        uint64_t least = atsi_place_least_vram(&f.plan, &f.profile);
+        uint64_t least = atsi_place_least_vram(&f.plan, &f.profile, 0);
         for (uint64_t extra = 0; extra <= 64; extra += 8) {
             struct atsi_place_options o = options_of(least + (extra << 20));
             check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
@@ -113,7 +113,7 @@ static void test_too_small_a_budget_names_the_smallest(void **state) {
     struct atsi_placement p;
     char least[32];
     set_up(&f, "llama");
-    uint64_t least_vram = atsi_place_least_vram(&f.plan, &f.profile);
+    uint64_t least_vram = atsi_place_least_vram(&f.plan, &f.profile, 0);
     snprintf(least, sizeof least, "(%lluM", (unsigned long long)(least_vram >> 20));
     struct atsi_place_options o = options_of(least_vram - 1);
     check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", least);
@@ -129,7 +129,7 @@ static void test_pins(void **state) {
     struct atsi_placement p;
     set_up(&f, "qwen3moe");
     struct atsi_pin pins[] = {{"ffn_.*_exps", ATSI_CPU}, {"^output$", ATSI_GPU}};
-    struct atsi_place_options o = options_of(atsi_place_least_vram(&f.plan, &f.profile) + (64 << 20));
+    struct atsi_place_options o = options_of(atsi_place_least_vram(&f.plan, &f.profile, 0) + (64 << 20));
     o.pins = pins;
     o.n_pins = 2;
     check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
@@ -144,7 +144,7 @@ static void test_pins(void **state) {
     check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "regular expression");
     pins[0].pattern = ".";
     pins[0].side = ATSI_GPU;
-    o.vram_bytes = atsi_place_least_vram(&f.plan, &f.profile) + (2 << 20);
+    o.vram_bytes = atsi_place_least_vram(&f.plan, &f.profile, 0) + (2 << 20);
     assert_int_equal(atsi_place(&f.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
     tear_down(&f);
 }

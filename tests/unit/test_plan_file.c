@@ -31,6 +31,9 @@ static void check_blob(const struct atsi_plan_file *file, uint32_t index, uint32
     pb_fill(&b->tensor, seed, want);
     check_ok(atsi_plan_file_read(file, b, got, &err), err);
     assert_memory_equal(got, want, b->tensor.size_bytes);
+    memset(got, 0, b->tensor.size_bytes);
+    check_ok(atsi_plan_file_read_by(file, b, 3, got, &err), err);
+    assert_memory_equal(got, want, b->tensor.size_bytes);
     if (b->encoding == ATSI_PLAN_RAW) assert_memory_equal(atsi_plan_file_stored(file, b), want, b->tensor.size_bytes);
     assert_int_equal(b->offset % 256, 0);
     check_ok(atsi_plan_file_verify_blob(file, b, &err), err);

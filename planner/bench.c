@@ -1,0 +1,313 @@
+#include "planner/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/clock.h"
+
+enum {
+    MAX_CALLS = 16,          // copies of the weights
+    MAX_BLOCKS = 64,         // allocations of one bench
+    MIN_SAMPLES = 3,
+    MAX_SAMPLES = 15,
+};
+static const uint64_t cold_bytes = 256 << 20; // over any last-level cache
+static const double sampling_us = 30e3;       // spent on one operation, if that is enough for MIN_SAMPLES
+
+// ---- sides --------------------------------------------------------------------------------------------------------
+
+enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &plan->limits;
+    memset(side, 0, sizeof *side);
+    ATSI_TRY(atsi_pool_create(n_threads, &side->pool, err));
+    return atsi_cpu_create(NULL, &plan->program, l->chunk, l->n_outputs, l->n_ctx, atsi_pool_n_threads(side->pool), &side->cpu, err);
+}
+
+enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device, struct atsi_bench_side *side,
+                                     struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &plan->limits;
+    void *staging_dev;
+    memset(side, 0, sizeof *side);
+    side->backend = ATSI_GPU;
+    side->device = device;
+    ATSI_TRY(device->ops->stream_create(device, &side->stream, err));
+    ATSI_TRY(device->ops->event_create(device, true, &side->from, err));
+    ATSI_TRY(device->ops->event_create(device, true, &side->to, err));
+    ATSI_TRY(device->ops->host_alloc(device, ATSI_BENCH_STAGING_BYTES, &side->staging, &staging_dev, err));
+    return device->ops->prepare(device, &plan->program, l->chunk, l->n_outputs, l->n_ctx, err);
+}
+
+void atsi_bench_close(struct atsi_bench_side *side) {
+    atsi_cpu_free(side->cpu);
+    atsi_pool_free(side->pool);
+    if (side->device) {
+        const struct atsi_device_ops *ops = side->device->ops;
+        if (side->stream) ops->stream_sync(side->stream, NULL);
+        if (side->staging) ops->host_free(side->device, side->staging);
+        if (side->from) ops->event_destroy(side->from);
+        if (side->to) ops->event_destroy(side->to);
+        if (side->stream) ops->stream_destroy(side->stream);
+    }
+    memset(side, 0, sizeof *side);
+}
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+// Operands of one operation.
+struct bench {
+    const struct atsi_bench_side *side;
+    const struct atsi_plan *plan;
+    const struct atsi_op *op;
+    void *blocks[MAX_BLOCKS];
+    int n_blocks;
+    struct atsi_round round;         // host copy
+    struct atsi_round_ref round_ref; // on the side
+    struct atsi_op_call calls[MAX_CALLS];
+    int n_calls;
+};
+
+// Writes the elements [first, first + n) of what a block is filled with to `at`.
+typedef void fill_block(void *at, uint64_t first, uint64_t n, const void *argument);
+
+static void fill_bytes(void *at, uint64_t first, uint64_t n, const void *argument) {
+    (void)first;
+    memset(at, *(const int *)argument, n * 4);
+}
+
+static void fill_floats(void *at, uint64_t first, uint64_t n, const void *argument) {
+    (void)argument;
+    for (uint64_t i = 0; i < n; i++) ((float *)at)[i] = 1 + 0.01f * (float)((first + i) * 37 % 100);
+}
+
+// Ids below *argument, different ones for neighbours.
+static void fill_ids(void *at, uint64_t first, uint64_t n, const void *argument) {
+    for (uint64_t i = 0; i < n; i++) ((int32_t *)at)[i] = (int32_t)((first + i) % *(const uint32_t *)argument);
+}
+
+static void fill_round(void *at, uint64_t first, uint64_t n, const void *argument) {
+    memcpy(at, (const int32_t *)argument + first, n * 4);
+}
+
+static enum atsi_status get_block(struct bench *b, uint64_t bytes, void **block, struct atsi_error *err) {
+    if (b->n_blocks == MAX_BLOCKS) return atsi_fail(err, ATSI_FAILED, "profiling %s: too many operands", atsi_op_name(b->op->kind));
+    if (b->side->device) ATSI_TRY(b->side->device->ops->alloc(b->side->device, bytes, block, err));
+    else if (posix_memalign(block, 256, bytes)) return atsi_fail(err, ATSI_FAILED, "no memory to profile %s", atsi_op_name(b->op->kind));
+    b->blocks[b->n_blocks++] = *block;
+    return ATSI_OK;
+}
+
+// A block of n_words 4-byte elements; what it starts with is `skip` elements into the pattern.
+static enum atsi_status make_block(struct bench *b, uint64_t n_words, fill_block *fill, uint64_t skip, const void *argument,
+                                   void **block, struct atsi_error *err) {
+    const struct atsi_bench_side *s = b->side;
+    uint64_t piece = ATSI_BENCH_STAGING_BYTES / 4;
+    ATSI_TRY(get_block(b, n_words * 4, block, err));
+    if (!s->device) {
+        fill(*block, skip, n_words, argument);
+        return ATSI_OK;
+    }
+    for (uint64_t done = 0; done < n_words; done += piece) {
+        uint64_t n = n_words - done < piece ? n_words - done : piece;
+        fill(s->staging, skip + done, n, argument);
+        ATSI_TRY(s->device->ops->copy_to_device(s->stream, (char *)*block + done * 4, s->staging, n * 4, err));
+        ATSI_TRY(s->device->ops->stream_sync(s->stream, err));
+    }
+    return ATSI_OK;
+}
+
+static void free_blocks(struct bench *b) {
+    for (int i = 0; i < b->n_blocks; i++) {
+        if (b->side->device) b->side->device->ops->free(b->side->device, b->blocks[i]);
+        else free(b->blocks[i]);
+    }
+}
+
+// ---- operands -----------------------------------------------------------------------------------------------------
+
+static enum atsi_status make_round(struct bench *b, uint32_t n_tokens, struct atsi_error *err) {
+    uint32_t middle = b->plan->limits.n_ctx / 2, half = n_tokens / 2;
+    uint32_t n_vocab = b->plan->program.n_vocab ? b->plan->program.n_vocab : 1, n_rows = n_tokens;
+    void *round, *ids, *rows;
+    b->round = (struct atsi_round){.n_tokens = (int32_t)n_tokens, .n_outputs = 1, .first_pos = (int32_t)(middle > half ? middle - half : 0)};
+    ATSI_TRY(make_block(b, sizeof b->round / 4, fill_round, 0, &b->round, &round, err));
+    ATSI_TRY(make_block(b, n_tokens, fill_ids, 0, &n_vocab, &ids, err));
+    ATSI_TRY(make_block(b, 1, fill_ids, 0, &n_rows, &rows, err));
+    b->round_ref = (struct atsi_round_ref){.round = round, .token_ids = ids, .output_rows = rows};
+    return ATSI_OK;
+}
+
+// Rows of a view; a buffer that stands twice among the operands is one block.
+static enum atsi_status make_rows(struct bench *b, struct atsi_op_call *call, const struct atsi_view *v, int call_index,
+                                  struct atsi_rows_ref *out, void **of_buffer, struct atsi_error *err) {
+    *out = (struct atsi_rows_ref){0};
+    if (v->buffer == ATSI_NONE) return ATSI_OK;
+    const struct atsi_buffer *buffer = &b->plan->program.buffers[v->buffer];
+    uint64_t rows = buffer->rows == ATSI_ROWS_OUTPUTS ? 1 : (uint64_t)b->round.n_tokens;
+    uint32_t n_experts = call->op->kind == ATSI_OP_EXPERTS ? call->op->u.experts.n_experts : 1;
+    if (!of_buffer[v->buffer]) {
+        uint64_t skip = buffer->is_int ? (uint64_t)call_index * buffer->width : 0;
+        ATSI_TRY(make_block(b, rows * buffer->width, buffer->is_int ? fill_ids : fill_floats, skip, &n_experts, &of_buffer[v->buffer], err));
+    }
+    *out = (struct atsi_rows_ref){(char *)of_buffer[v->buffer] + (uint64_t)v->offset * 4, buffer->width, v->width};
+    return ATSI_OK;
+}
+
+static enum atsi_status make_views(struct bench *b, struct atsi_op_call *call, int call_index, void **of_buffer, struct atsi_error *err) {
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) ATSI_TRY(make_rows(b, call, &b->op->in[i], call_index, &call->in[i], of_buffer, err));
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) ATSI_TRY(make_rows(b, call, &b->op->out[i], call_index, &call->out[i], of_buffer, err));
+    return ATSI_OK;
+}
+
+static enum atsi_status make_tensors(struct bench *b, struct atsi_op_call *call, struct atsi_error *err) {
+    const int pattern = 0x11; // scales of about 6e-4 as half floats, small codes: nothing overflows, nothing is denormal
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) {
+        if (b->op->tensor[i] == ATSI_NONE) continue;
+        const struct atsi_tensor *t = &b->plan->program.tensors[b->op->tensor[i]];
+        void *data;
+        ATSI_TRY(make_block(b, (t->size_bytes + 3) / 4, t->dtype == ATSI_F32 ? fill_floats : fill_bytes, 0, &pattern, &data, err));
+        call->tensor[i] = (struct atsi_tensor_ref){data, t};
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status make_state(struct bench *b, struct atsi_op_call *call, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &b->plan->limits;
+    const int zero = 0;
+    if (b->op->state == ATSI_NONE) return ATSI_OK;
+    const struct atsi_state *s = &b->plan->program.states[b->op->state];
+    uint32_t capacity = atsi_state_capacity(s, l->n_ctx, l->chunk);
+    uint64_t k_bytes = atsi_state_bytes(s, l->n_ctx, l->chunk, l->kv_type), v_bytes = 0;
+    if (s->kind == ATSI_STATE_KV) {
+        k_bytes = atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity;
+        v_bytes = atsi_dtype_row_bytes(l->kv_type, s->v_dim) * s->n_heads * capacity;
+    }
+    call->state = (struct atsi_state_ref){.info = s, .kv_type = l->kv_type, .capacity = capacity};
+    ATSI_TRY(make_block(b, (k_bytes + 3) / 4, fill_bytes, 0, &zero, &call->state.k, err));
+    return v_bytes ? make_block(b, (v_bytes + 3) / 4, fill_bytes, 0, &zero, &call->state.v, err) : ATSI_OK;
+}
+
+static uint64_t weight_bytes(const struct bench *b) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
+        if (b->op->tensor[i] != ATSI_NONE) bytes += b->plan->program.tensors[b->op->tensor[i]].size_bytes;
+    return bytes;
+}
+
+// How often the operation is made: with weights of its own each time until no cache holds them all. Experts of one
+// tensor are many already, and get other ids each time.
+static int count_calls(const struct bench *b, uint32_t n_tokens) {
+    uint64_t bytes = weight_bytes(b);
+    if (n_tokens > 1) return 1;
+    if (b->op->kind == ATSI_OP_EXPERTS || bytes == 0) return MAX_CALLS / 2;
+    uint64_t n = (cold_bytes + bytes - 1) / bytes;
+    return n < 2 ? 2 : n > MAX_CALLS ? MAX_CALLS : (int)n;
+}
+
+static enum atsi_status make_calls(struct bench *b, struct atsi_error *err) {
+    struct atsi_op_call first = {.op = b->op};
+    void *of_buffer[ATSI_MAX_BUFFERS] = {0};
+    ATSI_TRY(make_views(b, &first, 0, of_buffer, err));
+    ATSI_TRY(make_tensors(b, &first, err));
+    ATSI_TRY(make_state(b, &first, err));
+    first.outputs_domain = b->plan->program.buffers[b->op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    first.round = b->round_ref;
+    b->calls[0] = first;
+    for (int i = 1; i < b->n_calls; i++) {
+        b->calls[i] = first;
+        if (b->op->kind == ATSI_OP_EXPERTS) {
+            void *other_ids[ATSI_MAX_BUFFERS] = {0};
+            ATSI_TRY(make_rows(b, &b->calls[i], &b->op->in[1], i, &b->calls[i].in[1], other_ids, err));
+        } else {
+            ATSI_TRY(make_tensors(b, &b->calls[i], err));
+        }
+    }
+    return ATSI_OK;
+}
+
+// ---- timing -------------------------------------------------------------------------------------------------------
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double atsi_median(double *samples, int n, double *spread) {
+    qsort(samples, (size_t)n, sizeof *samples, compare_doubles);
+    double median = n % 2 ? samples[n / 2] : 0.5 * (samples[n / 2 - 1] + samples[n / 2]);
+    *spread = median > 0 ? (samples[n - 1] - samples[0]) / median : 0;
+    return median;
+}
+
+static enum atsi_status launch_all(struct bench *b, struct atsi_error *err) {
+    for (int i = 0; i < b->n_calls; i++) ATSI_TRY(b->side->device->ops->launch(b->side->stream, &b->calls[i], &b->round, err));
+    return ATSI_OK;
+}
+
+// One pass over all calls; *us of the pass. A graph replays them where the device has graphs, as the runtime does in decode.
+static enum atsi_status run_on_device(struct bench *b, void *graph, double *us, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = b->side->device->ops;
+    float elapsed;
+    ATSI_TRY(ops->event_record(b->side->from, b->side->stream, err));
+    if (graph) ATSI_TRY(ops->graph_launch(b->side->stream, graph, err));
+    else ATSI_TRY(launch_all(b, err));
+    ATSI_TRY(ops->event_record(b->side->to, b->side->stream, err));
+    ATSI_TRY(ops->event_sync(b->side->to, err));
+    ATSI_TRY(ops->event_elapsed_us(b->side->from, b->side->to, &elapsed, err));
+    *us = elapsed;
+    return ATSI_OK;
+}
+
+static enum atsi_status run_once(struct bench *b, void *graph, double *us, struct atsi_error *err) {
+    if (b->side->device) return run_on_device(b, graph, us, err);
+    double start = atsi_clock_us();
+    atsi_cpu_run(b->side->cpu, b->side->pool, b->calls, b->n_calls);
+    *us = atsi_clock_us() - start;
+    return ATSI_OK;
+}
+
+static enum atsi_status sample(struct bench *b, void *graph, double *us, double *spread, struct atsi_error *err) {
+    double samples[MAX_SAMPLES], spent = 0, warm_up;
+    int n = 0;
+    ATSI_TRY(run_once(b, graph, &warm_up, err));
+    while (n < MIN_SAMPLES || (n < MAX_SAMPLES && spent < sampling_us)) {
+        ATSI_TRY(run_once(b, graph, &samples[n], err));
+        samples[n] /= b->n_calls;
+        spent += samples[n++] * b->n_calls;
+    }
+    *us = atsi_median(samples, n, spread);
+    return ATSI_OK;
+}
+
+static enum atsi_status sample_with_graph(struct bench *b, double *us, double *spread, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = b->side->device ? b->side->device->ops : NULL;
+    void *graph = NULL;
+    if (ops && ops->capture_begin) {
+        ATSI_TRY(ops->capture_begin(b->side->stream, err));
+        ATSI_TRY(launch_all(b, err));
+        ATSI_TRY(ops->capture_end(b->side->stream, &graph, err));
+    }
+    enum atsi_status status = sample(b, graph, us, spread, err);
+    if (graph) ops->graph_destroy(b->side->device, graph);
+    return status;
+}
+
+static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+    ATSI_TRY(make_round(b, n_tokens, err));
+    b->n_calls = count_calls(b, n_tokens);
+    ATSI_TRY(make_calls(b, err));
+    return sample_with_graph(b, us, spread, err);
+}
+
+enum atsi_status atsi_bench_op(const struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+    struct bench *b = calloc(1, sizeof *b);
+    if (!b) return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
+    b->side = side;
+    b->plan = plan;
+    b->op = &plan->program.ops[i_op];
+    enum atsi_status status = run_bench(b, n_tokens, us, spread, err);
+    if (side->device) side->device->ops->stream_sync(side->stream, NULL);
+    free_blocks(b);
+    free(b);
+    return status;
+}

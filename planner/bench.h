@@ -1,0 +1,37 @@
+// bench.h: one operation of a program on made-up operands, timed with the kernels that the runtime runs.
+#ifndef ATSI_PLANNER_BENCH_H
+#define ATSI_PLANNER_BENCH_H
+
+#include "formats/device_profile.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/device.h"
+
+// Where operations are timed: the thread pool, or a device.
+struct atsi_bench_side {
+    enum atsi_backend backend;
+    struct atsi_pool *pool; // CPU
+    struct atsi_cpu *cpu;
+    struct atsi_device *device; // GPU
+    struct atsi_stream *stream;
+    struct atsi_event *from, *to;
+    void *staging; // pinned, ATSI_BENCH_STAGING_BYTES
+};
+enum { ATSI_BENCH_STAGING_BYTES = 4 << 20 };
+
+// Makes the CPU side for rounds of the plan; n_threads 0: the default. Free with atsi_bench_close.
+enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side, struct atsi_error *err);
+// The device (borrowed) is prepared for rounds of the plan.
+enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device, struct atsi_bench_side *side,
+                                     struct atsi_error *err);
+void atsi_bench_close(struct atsi_bench_side *side);
+
+// Median microseconds of op `i_op` in a round of n_tokens tokens in the middle of the planned context, and
+// (largest - smallest) / median. Operands are cold in decode: the op runs over copies of its weights that together exceed any
+// cache (experts: over different experts). Operations follow each other without a pause, as in a round.
+enum atsi_status atsi_bench_op(const struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err);
+
+// Median of n samples (sorts them) and (largest - smallest) / median.
+double atsi_median(double *samples, int n, double *spread);
+
+#endif

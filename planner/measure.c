@@ -1,0 +1,166 @@
+#include "planner/measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/base/clock.h"
+#include "planner/bench.h"
+#include "planner/cost.h"
+#include "planner/profile_fit.h"
+
+static const double noisy = 0.08;         // spread over which a sample is repeated, then counted as noisy
+static const double most_flops_cpu = 2e10; // a chunk with more is timed with fewer tokens on the CPU
+enum { TRIES = 2 };
+
+// ---- the machine --------------------------------------------------------------------------------------------------
+
+static void read_cpu_name(char *name, size_t size) {
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, size, "unknown CPU");
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(name, size, "%s", colon);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+enum atsi_status atsi_measure_identify(const struct atsi_measure_options *o, struct atsi_device_profile *p, struct atsi_error *err) {
+    memset(p, 0, sizeof *p);
+    read_cpu_name(p->cpu_name, sizeof p->cpu_name);
+    p->n_threads = (uint32_t)(o->n_threads ? o->n_threads : atsi_pool_default_threads());
+    p->host_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    snprintf(p->name, sizeof p->name, "%.100s, %u threads", p->cpu_name, p->n_threads);
+    if (!o->device) return ATSI_OK;
+    struct atsi_device_info info;
+    ATSI_TRY(o->device->ops->info(o->device, &info, err));
+    p->has_gpu = true;
+    p->gpu_bytes = info.total_bytes;
+    p->n_copy_engines = info.n_copy_engines > 0 ? (uint32_t)info.n_copy_engines : 1;
+    snprintf(p->gpu_name, sizeof p->gpu_name, "%s", info.name);
+    snprintf(p->driver, sizeof p->driver, "measured");
+    snprintf(p->name, sizeof p->name, "%.100s, %.80s, %u threads", info.name, p->cpu_name, p->n_threads);
+    return ATSI_OK;
+}
+
+// ---- what to time -------------------------------------------------------------------------------------------------
+
+struct item {
+    uint32_t i_op, n_tokens;
+    enum atsi_phase phase;
+    struct atsi_work work;
+};
+
+static bool same_work(const struct atsi_plan *plan, const struct item *a, const struct item *b) {
+    return plan->program.ops[a->i_op].kind == plan->program.ops[b->i_op].kind && a->phase == b->phase &&
+           a->work.dtype == b->work.dtype && a->work.bytes == b->work.bytes && a->work.flops == b->work.flops;
+}
+
+// Tokens to time a chunk's operation with: all, or on the CPU as many as it can do in a tenth of a second or so.
+static uint32_t probe_tokens(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_backend side) {
+    double flops = atsi_work_of_op(plan, op, ATSI_PREFILL).flops;
+    uint32_t chunk = plan->limits.chunk;
+    if (side == ATSI_GPU || flops <= most_flops_cpu) return chunk;
+    uint32_t n = (uint32_t)(chunk * most_flops_cpu / flops);
+    return n < 16 ? 16 : n;
+}
+
+static struct item item_of(const struct atsi_plan *plan, uint32_t i_op, enum atsi_backend side, enum atsi_phase phase) {
+    const struct atsi_op *op = &plan->program.ops[i_op];
+    struct item item = {.i_op = i_op, .phase = phase, .n_tokens = phase == ATSI_DECODE ? 1 : probe_tokens(plan, op, side)};
+    struct atsi_plan probed = *plan; // the same program in smaller chunks
+    probed.limits.chunk = item.n_tokens;
+    item.work = atsi_work_of_op(&probed, op, phase);
+    return item;
+}
+
+// Distinct operations that the profile has no point of. `items` has room for all operations in both phases.
+static uint32_t list_items(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
+                           struct item *items) {
+    uint32_t n = 0;
+    for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
+        for (uint32_t i = 0; i < plan->program.n_ops; i++) {
+            struct item item = item_of(plan, i, side, (enum atsi_phase)phase);
+            bool known = atsi_profile_has_point(profile, side, plan->program.ops[i].kind, item.work.dtype, item.phase,
+                                                item.work.bytes, item.work.flops);
+            for (uint32_t k = 0; k < n && !known; k++) known = same_work(plan, &items[k], &item);
+            if (!known) items[n++] = item;
+        }
+    return n;
+}
+
+// ---- timing it ----------------------------------------------------------------------------------------------------
+
+struct measuring {
+    const struct atsi_plan *plan;
+    const struct atsi_measure_options *options;
+    struct atsi_device_profile *profile;
+    struct atsi_measure_result *result;
+    double start_us;
+    uint64_t done, total;
+};
+
+// The calmest of a few tries.
+static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_side *side, const struct item *item,
+                                  struct atsi_error *err) {
+    struct atsi_profile_point best = {.bytes = item->work.bytes, .flops = item->work.flops, .spread = 1e9};
+    for (int i = 0; i < TRIES && best.spread > noisy; i++) {
+        double us, spread;
+        ATSI_TRY(atsi_bench_op(side, m->plan, item->i_op, item->n_tokens, &us, &spread, err));
+        if (spread < best.spread) {
+            best.us = us;
+            best.spread = spread;
+        }
+    }
+    m->result->n_measured++;
+    m->result->n_noisy += best.spread > noisy;
+    return atsi_profile_add_point(m->profile, side->backend, m->plan->program.ops[item->i_op].kind, item->work.dtype, item->phase, best, err);
+}
+
+static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct item *items, uint32_t n,
+                                   struct atsi_error *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (m->options->stop && *m->options->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted while profiling");
+        if (atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6) ATSI_TRY(time_item(m, side, &items[i], err));
+        else m->result->n_skipped++;
+        if (m->options->progress) m->options->progress(m->options->user, ++m->done, m->total);
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct item *items, uint32_t n,
+                                     struct atsi_error *err) {
+    struct atsi_bench_side side;
+    if (n == 0) return ATSI_OK;
+    enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(m->plan, m->options->device, &side, err)
+                                                  : atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
+    if (status == ATSI_OK && backend == ATSI_GPU && m->profile->to_device.bytes_per_us <= 0)
+        status = atsi_measure_link(m->options->device, m->profile, err);
+    if (status == ATSI_OK) status = time_items(m, &side, items, n, err);
+    atsi_bench_close(&side);
+    return status;
+}
+
+enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
+                              struct atsi_device_profile *profile, struct atsi_measure_result *result, struct atsi_error *err) {
+    struct measuring m = {.plan = plan, .options = options, .profile = profile, .result = result, .start_us = atsi_clock_us()};
+    memset(result, 0, sizeof *result);
+    struct item *cpu = calloc(2 * plan->program.n_ops, sizeof *cpu), *gpu = calloc(2 * plan->program.n_ops, sizeof *gpu);
+    enum atsi_status status = cpu && gpu ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
+    if (status == ATSI_OK) {
+        uint32_t n_cpu = list_items(plan, profile, ATSI_CPU, cpu);
+        uint32_t n_gpu = options->device ? list_items(plan, profile, ATSI_GPU, gpu) : 0;
+        m.total = n_cpu + n_gpu;
+        status = measure_side(&m, ATSI_GPU, gpu, n_gpu, err);
+        if (status == ATSI_OK) status = measure_side(&m, ATSI_CPU, cpu, n_cpu, err);
+    }
+    free(cpu);
+    free(gpu);
+    return status == ATSI_OK ? atsi_profile_fit(profile, err) : status;
+}

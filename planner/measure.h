@@ -1,0 +1,36 @@
+// measure.h: profiling this machine with the kernels that the runtime runs.
+#ifndef ATSI_PLANNER_MEASURE_H
+#define ATSI_PLANNER_MEASURE_H
+
+#include <signal.h>
+
+#include "formats/device_profile.h"
+#include "kernels/device.h"
+
+struct atsi_measure_options {
+    int n_threads;              // 0: the default
+    struct atsi_device *device; // NULL: the CPU alone; borrowed
+    double seconds_max;         // no operation is started after so long; what is left is priced by fitted lines
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    const volatile sig_atomic_t *stop; // not 0: give up (ATSI_INTERRUPTED); NULL: never
+};
+
+struct atsi_measure_result {
+    uint32_t n_measured, n_noisy, n_skipped; // operations; noisy: spread over 8 % in every try; skipped: out of time
+};
+
+// Names the machine: host, GPU, driver, memory. A zeroed profile.
+enum atsi_status atsi_measure_identify(const struct atsi_measure_options *options, struct atsi_device_profile *profile,
+                                       struct atsi_error *err);
+
+// Times every distinct operation of the plan on every side in both phases that *profile has no point of yet, the link when there is
+// a device and no figures for it, and fits the lines anew.
+enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
+                              struct atsi_device_profile *profile, struct atsi_measure_result *result, struct atsi_error *err);
+
+// Copies both ways, the hand-over between the sides, and what the driver takes of the card (measure_link.c). The device is
+// prepared for the plan and holds nothing else of this process.
+enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile, struct atsi_error *err);
+
+#endif

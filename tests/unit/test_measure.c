@@ -1,0 +1,135 @@
+// Profiling on the CPU and on the simulated device: every operation gets a point once, the lines can price them, and the copies
+// of a device with modelled link speeds come out as they were set.
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/sim/sim_device.h"
+#include "planner/content.h"
+#include "planner/measure.h"
+#include "planner/cost.h"
+#include "planner/profile_fit.h"
+#include "tests/support/check.h"
+#include "tests/support/tiny_model.h"
+
+struct fixture {
+    struct bytes file;
+    struct atsi_gguf *gguf;
+    struct atsi_lowered lowered;
+    struct atsi_plan plan;
+};
+
+static void set_up(struct fixture *f, const char *arch) {
+    struct gguf_builder g;
+    struct atsi_error err;
+    memset(f, 0, sizeof *f);
+    tiny_model(&g, arch, NULL);
+    f->file = gb_finish(&g);
+    gb_free(&g);
+    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
+    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
+    struct atsi_content_options options = {.kv_type = ATSI_F16, .chunk = 32, .command = "test"};
+    check_ok(atsi_content_make(f->gguf, &f->lowered, &options, &f->plan, &err), err);
+}
+
+static void tear_down(struct fixture *f) {
+    atsi_plan_free(&f->plan);
+    atsi_lowered_free(&f->lowered);
+    atsi_gguf_close(f->gguf);
+    bytes_free(&f->file);
+}
+
+static void check_all_priced(const struct atsi_plan *plan, const struct atsi_device_profile *p, enum atsi_backend side) {
+    for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
+        for (uint32_t i = 0; i < plan->program.n_ops; i++) {
+            const struct atsi_op *op = &plan->program.ops[i];
+            struct atsi_work w = atsi_work_of_op(plan, op, (enum atsi_phase)phase);
+            assert_true(atsi_profile_has_point(p, side, op->kind, w.dtype, (enum atsi_phase)phase, w.bytes, w.flops));
+            assert_true(atsi_device_profile_price(p, side, op->kind, w.dtype, (enum atsi_phase)phase, w.bytes, w.flops).is_measured);
+        }
+}
+
+static void test_every_operation_once(void **state) {
+    (void)state;
+    static const char *const archs[] = {"llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35"};
+    for (unsigned a = 0; a < sizeof archs / sizeof *archs; a++) {
+        struct fixture f;
+        struct atsi_error err = {0};
+        struct atsi_device_profile profile;
+        struct atsi_measure_result result;
+        struct atsi_measure_options options = {.n_threads = 1, .seconds_max = 60};
+        set_up(&f, archs[a]);
+        check_ok(atsi_measure_identify(&options, &profile, &err), err);
+        check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+        assert_true(result.n_measured > 10 && result.n_skipped == 0);
+        check_all_priced(&f.plan, &profile, ATSI_CPU);
+        check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+        assert_int_equal(result.n_measured, 0); // all of it is known
+        atsi_device_profile_free(&profile);
+        tear_down(&f);
+    }
+}
+
+static void test_no_time_means_no_points(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_device_profile profile;
+    struct atsi_measure_result result;
+    struct atsi_measure_options options = {.n_threads = 1};
+    set_up(&f, "llama");
+    check_ok(atsi_measure_identify(&options, &profile, &err), err);
+    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    assert_true(result.n_measured == 0 && result.n_skipped > 10);
+    atsi_device_profile_free(&profile);
+    tear_down(&f);
+}
+
+static void test_a_device_and_its_link(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_device *device;
+    struct atsi_device_profile profile;
+    struct atsi_measure_result result;
+    struct atsi_sim_params params = {.memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
+    check_ok(atsi_sim_open(&params, &device, &err), err);
+    struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = 60};
+    set_up(&f, "llama");
+    check_ok(atsi_measure_identify(&options, &profile, &err), err);
+    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    check_all_priced(&f.plan, &profile, ATSI_CPU);
+    check_all_priced(&f.plan, &profile, ATSI_GPU);
+    // The simulated device takes at least the modelled time; a loaded machine takes longer.
+    assert_true(profile.to_device.bytes_per_us > 400 && profile.to_device.bytes_per_us < 4400);
+    assert_true(profile.to_host.bytes_per_us > 200 && profile.to_host.bytes_per_us < 2200);
+    assert_true(profile.switch_us > 0);
+    device->ops->close(device);
+    atsi_device_profile_free(&profile);
+    tear_down(&f);
+}
+
+// Points on a known line give it back.
+static void test_fit(void **state) {
+    (void)state;
+    struct atsi_device_profile p = {0};
+    struct atsi_error err = {0};
+    for (int i = 1; i <= 5; i++) {
+        struct atsi_profile_point point = {.bytes = i * 1e6, .flops = i * 1e3, .us = i * 1e6 / 50};
+        check_ok(atsi_profile_add_point(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, point, &err), err);
+    }
+    check_ok(atsi_profile_fit(&p, &err), err);
+    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
+    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q8_0, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
+    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_GLU, ATSI_F32, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
+    atsi_device_profile_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_operation_once),
+        cmocka_unit_test(test_no_time_means_no_points),
+        cmocka_unit_test(test_a_device_and_its_link),
+        cmocka_unit_test(test_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
