@@ -64,14 +64,16 @@ static void test_odd_targets(void **state) {
 
 static void test_read_only_folder(void **state) {
     (void)state;
+    enum {
+        NOBODY = 65534
+    }; // root may write anywhere: the test becomes somebody else for the moment
     struct atsi_error err;
+    uid_t user = geteuid();
     assert_int_equal(chmod(folder, 0555), 0);
-    if (access(folder, W_OK) == 0) {
-        chmod(folder, 0755);
-        print_message("skipped: this user may write to a read-only folder\n");
-        skip();
-    }
-    assert_int_equal(pb_write(in_folder("x.atsp"), false, &err), ATSI_FAILED);
+    if (user == 0) assert_int_equal(seteuid(NOBODY), 0);
+    enum atsi_status status = pb_write(in_folder("x.atsp"), false, &err);
+    if (user == 0) assert_int_equal(seteuid(user), 0);
+    assert_int_equal(status, ATSI_FAILED);
     check_message(err, "cannot write", "x.atsp", "Permission denied");
     assert_int_equal(chmod(folder, 0755), 0);
     assert_int_equal(n_files(), 0);
