@@ -35,9 +35,11 @@ struct atsi_executor {
     struct staging staging;
     struct atsi_op_call *calls; // [n_ops]
     enum atsi_backend *backends; // [n_units]
-    bool *promoted;              // [n_units]
+    bool *prefetched;            // [n_units]
+    enum atsi_promotion *promotions; // [n_units]
+    const void *const *mapped;   // [n_tensors]
     struct atsi_transfers *transfers; // NULL without a temporary region
-    const void **temp_tensors;   // [n_tensors] what promoted units read: small tensors resident, the others in the region
+    const void **promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
     struct atsi_splits splits;
     void **graphs; // [n_splits] captured decode rounds of the device's splits, NULL until first needed
     struct atsi_round *round; // in staging
@@ -101,9 +103,11 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     x->device_states = calloc(n_states, sizeof *x->device_states);
     x->calls = calloc(x->p->n_ops, sizeof *x->calls);
     x->backends = calloc(x->p->n_units, sizeof *x->backends);
-    x->promoted = calloc(x->p->n_units, sizeof *x->promoted);
-    x->temp_tensors = calloc(x->p->n_tensors + 1, sizeof *x->temp_tensors);
-    bool complete = x->host_states && x->device_states && x->calls && x->backends && x->promoted && x->temp_tensors;
+    x->prefetched = calloc(x->p->n_units, sizeof *x->prefetched);
+    x->promotions = calloc(x->p->n_units, sizeof *x->promotions);
+    x->promoted_tensors = calloc(x->p->n_tensors + 1, sizeof *x->promoted_tensors);
+    bool complete = x->host_states && x->device_states && x->calls && x->backends && x->prefetched &&
+                    x->promotions && x->promoted_tensors;
     for (int side = 0; side < 2; side++) {
         x->sides[side].state_k = calloc(n_states, sizeof(void *));
         x->sides[side].state_v = calloc(n_states, sizeof(void *));
@@ -135,6 +139,7 @@ static enum atsi_status create(struct atsi_executor *x, const struct atsi_execut
     x->sides[ATSI_CPU].compute = compute;
     x->sides[ATSI_CPU].tensors = params->host_tensors;
     x->sides[ATSI_GPU].tensors = params->device_tensors;
+    x->mapped = params->mapped_tensors;
     return x->device ? create_device_side(x, err) : ATSI_OK;
 }
 
@@ -187,8 +192,9 @@ void atsi_executor_free(struct atsi_executor *x) {
     free(x->graphs); // emptied above
     free(x->calls);
     free(x->backends);
-    free(x->promoted);
-    free(x->temp_tensors);
+    free(x->prefetched);
+    free(x->promotions);
+    free(x->promoted_tensors);
     atsi_splits_free(&x->splits);
     atsi_cpu_free(x->cpu);
     atsi_pool_free(x->pool);
@@ -265,7 +271,7 @@ static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi
 
 enum { MAX_PIECES = 4 }; // big tensors of one unit
 
-// Gives the promoted units their places in the temporary region and their tensors the addresses there.
+// Gives the prefetched units their places in the temporary region and their tensors the addresses there.
 static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_error *err) {
     struct atsi_transfer_unit *units = calloc(x->p->n_units, sizeof *units);
     struct atsi_transfer_piece *pieces = calloc((size_t)x->p->n_units * MAX_PIECES, sizeof *pieces);
@@ -273,7 +279,7 @@ static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_erro
     enum atsi_status status = ATSI_OK;
     if (!units || !pieces || !tensors) status = atsi_fail(err, ATSI_FAILED, "out of memory while planning transfers");
     for (uint32_t u = 0; status == ATSI_OK && u < x->p->n_units; u++) {
-        if (!x->promoted[u]) continue;
+        if (!x->prefetched[u]) continue;
         units[n].pieces = &pieces[n * MAX_PIECES];
         units[n].n_pieces = list_big_tensors(x->p, &x->p->units[u], &tensors[n * MAX_PIECES], MAX_PIECES);
         for (uint32_t i = 0; i < units[n].n_pieces; i++) {
@@ -283,24 +289,32 @@ static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_erro
         n++;
     }
     if (status == ATSI_OK) status = atsi_transfers_plan(x->transfers, units, n, err);
-    memcpy(x->temp_tensors, x->sides[ATSI_GPU].tensors, x->p->n_tensors * sizeof *x->temp_tensors);
     for (uint32_t k = 0; status == ATSI_OK && k < n; k++)
         for (uint32_t i = 0; i < units[k].n_pieces; i++)
-            x->temp_tensors[tensors[k * MAX_PIECES + i]] = atsi_transfers_address(x->transfers, k, i);
+            x->promoted_tensors[tensors[k * MAX_PIECES + i]] = atsi_transfers_address(x->transfers, k, i);
     free(units);
     free(pieces);
     free(tensors);
     return status;
 }
 
+// Every promoted unit reads what is resident from there and the rest in place, unless its transfer says otherwise.
+static enum atsi_status place_promoted(struct atsi_executor *x, struct atsi_error *err) {
+    if (!x->device) return ATSI_OK;
+    for (uint32_t t = 0; t < x->p->n_tensors; t++)
+        x->promoted_tensors[t] = x->sides[ATSI_GPU].tensors[t] ? x->sides[ATSI_GPU].tensors[t] : x->mapped[t];
+    return x->transfers ? plan_transfers(x, err) : ATSI_OK;
+}
+
 static enum atsi_status take_assignment(struct atsi_executor *x, const struct atsi_assignment *a, struct atsi_error *err) {
     for (uint32_t u = 0; u < x->p->n_units; u++) {
         const struct atsi_unit *unit = &x->p->units[u];
         if (!x->states_placed || !unit_has_state(x->p, unit)) x->backends[u] = x->device ? a->backends[u] : ATSI_CPU;
-        x->promoted[u] = x->device && a->promoted && a->promoted[u] && x->backends[u] == ATSI_GPU;
-        if (!x->promoted[u]) continue;
-        if (!x->transfers || unit->kind == ATSI_UNIT_HEAD)
-            return atsi_fail(err, ATSI_FAILED, "unit %s cannot be promoted", unit->name);
+        bool on_gpu = x->device && x->backends[u] == ATSI_GPU;
+        x->promotions[u] = on_gpu && a->promotions ? a->promotions[u] : ATSI_NOT_PROMOTED;
+        x->prefetched[u] = x->promotions[u] == ATSI_PREFETCHED;
+        if (x->prefetched[u] && (!x->transfers || unit->kind == ATSI_UNIT_HEAD))
+            return atsi_fail(err, ATSI_FAILED, "unit %s cannot be prefetched", unit->name);
     }
     return ATSI_OK;
 }
@@ -310,16 +324,16 @@ enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi
     if (x->transfers) ATSI_TRY(atsi_transfers_drain(x->transfers, err));
     ATSI_TRY(take_assignment(x, assignment, err));
     if (!x->states_placed) ATSI_TRY(place_states(x, err));
-    if (x->transfers) ATSI_TRY(plan_transfers(x, err));
+    ATSI_TRY(place_promoted(x, err));
     free_graphs(x);
     atsi_splits_free(&x->splits);
-    ATSI_TRY(atsi_splits_build(x->p, x->backends, x->promoted, &x->splits, err));
+    ATSI_TRY(atsi_splits_build(x->p, x->backends, x->prefetched, &x->splits, err));
     x->graphs = calloc(x->splits.n_splits, sizeof *x->graphs);
     if (!x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building splits");
     struct atsi_side promoted_side = x->sides[ATSI_GPU];
-    promoted_side.tensors = x->temp_tensors;
+    promoted_side.tensors = x->promoted_tensors;
     for (uint32_t u = 0; u < x->p->n_units; u++) {
-        const struct atsi_side *side = x->promoted[u] ? &promoted_side : &x->sides[x->backends[u]];
+        const struct atsi_side *side = x->promotions[u] ? &promoted_side : &x->sides[x->backends[u]];
         for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
             atsi_side_build_call(x->plan, x->n_ctx, side, i, &x->calls[i]);
     }

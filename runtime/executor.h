@@ -16,6 +16,7 @@ struct atsi_executor_params {
     const struct atsi_plan *plan;      // borrowed, outlives the executor
     const void *const *host_tensors;   // [n_tensors] host addresses; NULL entries only for tensors that no CPU unit reads
     const void *const *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
+    const void *const *mapped_tensors; // [n_tensors] device addresses of the host tensors; NULL without a device
     uint32_t n_ctx;                    // positions, at most the plan's
     int n_threads;                     // 0: the plan's, else the default
     const char *isa;                   // NULL: the best
@@ -25,13 +26,21 @@ struct atsi_executor_params {
 enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err);
 void atsi_executor_free(struct atsi_executor *x); // NULL fine
 
+// How a unit that is not resident runs on the GPU.
+enum atsi_promotion {
+    ATSI_NOT_PROMOTED = 0,
+    ATSI_PREFETCHED = 1, // its weights travel to the temporary region ahead of it, each round
+    ATSI_IN_PLACE = 2    // its kernels read pinned host memory over the link (experts: only those that were chosen)
+};
+
 // Where each unit runs in the coming rounds.
 struct atsi_assignment {
-    const enum atsi_backend *backends; // [n_units]
-    const bool *promoted;              // [n_units] on the GPU with weights that travel each round from host_tensors (pinned); NULL: none
+    const enum atsi_backend *backends;     // [n_units]
+    const enum atsi_promotion *promotions; // [n_units]; NULL: none
 };
-// Cuts the program into splits. Units on the GPU that are not promoted need their tensors in device_tensors; a unit with a state
-// stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be promoted.
+// Cuts the program into splits. Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in
+// mapped_tensors; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of
+// the output head cannot be prefetched.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err);
 
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits

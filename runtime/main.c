@@ -96,6 +96,7 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     struct atsi_executor_params params = {.plan = &r->model.plan,
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,
+                                          .mapped_tensors = r->weights.mapped,
                                           .n_ctx = r->o->n_ctx,
                                           .n_threads = r->o->n_threads,
                                           .isa = r->o->isa,

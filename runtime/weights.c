@@ -20,6 +20,9 @@ struct loader {
     atsi_load_progress *progress;
     void *context;
     uint64_t done_bytes, total_bytes;
+    const uint8_t *sections[2]; // of the mapped file
+    const char *mapped[2];      // their device addresses, NULL where not registered
+    uint64_t section_bytes[2];
     struct atsi_stream *stream;
     struct {
         void *host;
@@ -48,6 +51,28 @@ static void find_users(struct loader *l) {
     }
 }
 
+// ---- pinned memory ------------------------------------------------------------------------------------------------
+
+// The mapped file itself becomes pinned memory where the driver allows it; refusal is normal (memory limits, old drivers).
+static void register_sections(struct loader *l, const uint8_t *sections[2], const char *mapped[2], uint64_t bytes[2]) {
+    for (int i = 0; i < 2; i++) {
+        const void *dev;
+        sections[i] = atsi_plan_file_section(l->model->file, (enum atsi_plan_section)i, &bytes[i]);
+        mapped[i] = NULL;
+        if (!bytes[i] || l->device->ops->host_register(l->device, sections[i], bytes[i], &dev, NULL) != ATSI_OK) continue;
+        l->w->registered[i] = sections[i];
+        mapped[i] = dev;
+    }
+}
+
+static const void *mapped_address(const struct loader *l, const void *host) {
+    for (int i = 0; i < 2; i++) {
+        uintptr_t offset = (uintptr_t)host - (uintptr_t)l->sections[i];
+        if (l->mapped[i] && offset < l->section_bytes[i]) return l->mapped[i] + offset;
+    }
+    return NULL;
+}
+
 // ---- host side ----------------------------------------------------------------------------------------------------
 
 // Maps every page now, so that generation never faults: one call where the kernel has it, else a touch a page.
@@ -58,25 +83,35 @@ static void fault_in(const uint8_t *data, uint64_t bytes) {
     for (uintptr_t p = (uintptr_t)data; p < end; p += page) (void)*(const volatile uint8_t *)p;
 }
 
-static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob, struct atsi_error *err) {
-    uint64_t bytes = blob->tensor.size_bytes;
-    l->w->host_bytes += bytes;
-    if (blob->encoding == ATSI_PLAN_RAW) {
-        const uint8_t *data = atsi_plan_file_stored(l->model->file, blob);
-        l->w->host[i] = data;
-        for (uint64_t done = 0; done < bytes;) {
-            uint64_t piece = bytes - done < FAULT_PIECE_BYTES ? bytes - done : FAULT_PIECE_BYTES;
-            fault_in(data + done, piece);
-            done += piece;
-            advance(l, piece);
-        }
-        return ATSI_OK;
-    }
-    if (posix_memalign(&l->w->unpacked[i], 64, bytes)) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
+// Memory of its own for a tensor that cannot stay in the mapping: pinned where a device is to read it, if that can be had.
+static enum atsi_status alloc_host_tensor(struct loader *l, uint32_t i, uint64_t bytes, struct atsi_error *err) {
+    void *dev;
+    if (l->device && l->device->ops->host_alloc(l->device, bytes, &l->w->unpacked[i], &dev, NULL) == ATSI_OK) l->w->mapped[i] = dev;
+    else if (posix_memalign(&l->w->unpacked[i], 64, bytes)) return atsi_fail(err, ATSI_FAILED, "no memory for %llu bytes of weights", (unsigned long long)bytes);
     l->w->host[i] = l->w->unpacked[i];
     l->w->unpacked_bytes += bytes;
-    advance(l, bytes);
-    return atsi_plan_file_read(l->model->file, blob, l->w->unpacked[i], err);
+    return ATSI_OK;
+}
+
+static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob, struct atsi_error *err) {
+    uint64_t bytes = blob->tensor.size_bytes;
+    const uint8_t *data = atsi_plan_file_stored(l->model->file, blob);
+    bool stays = blob->encoding == ATSI_PLAN_RAW && (!l->device || mapped_address(l, data));
+    l->w->host_bytes += bytes;
+    if (!stays) {
+        ATSI_TRY(alloc_host_tensor(l, i, bytes, err));
+        advance(l, bytes);
+        return atsi_plan_file_read(l->model->file, blob, l->w->unpacked[i], err);
+    }
+    l->w->host[i] = data;
+    l->w->mapped[i] = l->device ? mapped_address(l, data) : NULL;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t piece = bytes - done < FAULT_PIECE_BYTES ? bytes - done : FAULT_PIECE_BYTES;
+        fault_in(data + done, piece);
+        done += piece;
+        advance(l, piece);
+    }
+    return ATSI_OK;
 }
 
 // ---- device side --------------------------------------------------------------------------------------------------
@@ -104,6 +139,10 @@ static void close_staging(struct loader *l) {
 // Reading the next piece into one buffer overlaps the copy out of the other.
 static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data, uint64_t bytes, struct atsi_error *err) {
     const struct atsi_device_ops *ops = l->device->ops;
+    if (mapped_address(l, data)) { // pinned already: no staging
+        advance(l, bytes);
+        return ops->copy_to_device(l->stream, dst, data, bytes, err);
+    }
     for (uint64_t done = 0; done < bytes;) {
         int s = l->i_staging++ % STAGING_COUNT;
         uint64_t piece = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
@@ -148,12 +187,16 @@ static enum atsi_status place_resident(struct loader *l, struct atsi_error *err)
 static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     const struct atsi_program *p = &l->model->plan.program;
     find_users(l);
+    if (l->device) register_sections(l, l->sections, l->mapped, l->section_bytes);
     if (l->device) ATSI_TRY(place_resident(l, err));
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         const struct atsi_plan_blob *blob = atsi_plan_file_find(l->model->file, p->tensors[i].name);
         if (l->used[i][ATSI_CPU]) ATSI_TRY(load_host_tensor(l, i, blob, err));
         if (l->used[i][ATSI_GPU]) ATSI_TRY(load_device_tensor(l, i, blob, err));
     }
+    l->w->pinned = l->device != NULL;
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        if (l->used[i][ATSI_CPU] && !l->w->mapped[i] && !atsi_tensor_is_small(&p->tensors[i])) l->w->pinned = false;
     return l->stream ? l->device->ops->stream_sync(l->stream, err) : ATSI_OK;
 }
 
@@ -168,21 +211,31 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_mod
     w->n_tensors = model->plan.program.n_tensors;
     w->host = calloc(n, sizeof *w->host);
     w->device = calloc(n, sizeof *w->device);
+    w->mapped = calloc(n, sizeof *w->mapped);
     w->unpacked = calloc(n, sizeof *w->unpacked);
     struct loader l = {.w = w, .model = model, .backends = backends, .device = device, .progress = progress, .context = context};
     l.used = calloc(n, sizeof *l.used);
-    enum atsi_status status = w->host && w->device && w->unpacked && l.used ? load_all(&l, err)
+    enum atsi_status status = w->host && w->device && w->mapped && w->unpacked && l.used ? load_all(&l, err)
                                                                            : atsi_fail(err, ATSI_FAILED, "out of memory while loading");
     if (device) close_staging(&l);
     free(l.used);
     return status;
 }
 
+static void free_host_tensor(struct atsi_weights *w, uint32_t i) {
+    if (!w->unpacked[i]) return;
+    if (w->mapped[i]) w->owner->ops->host_free(w->owner, w->unpacked[i]);
+    else free(w->unpacked[i]);
+}
+
 void atsi_weights_free(struct atsi_weights *w) {
     if (w->resident) w->owner->ops->free(w->owner, w->resident);
-    for (uint32_t i = 0; w->unpacked && i < w->n_tensors; i++) free(w->unpacked[i]);
+    for (uint32_t i = 0; w->unpacked && i < w->n_tensors; i++) free_host_tensor(w, i);
+    for (int i = 0; i < 2; i++)
+        if (w->registered[i]) w->owner->ops->host_unregister(w->owner, w->registered[i]);
     free(w->unpacked);
     free(w->host);
     free(w->device);
+    free(w->mapped);
     memset(w, 0, sizeof *w);
 }

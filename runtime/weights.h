@@ -7,11 +7,14 @@
 
 struct atsi_weights {
     const void **host;    // [n_tensors]; NULL for tensors that only the device reads
-    const void **device;  // [n_tensors]; NULL for tensors that are not resident
+    const void **device;  // [n_tensors]; NULL for tensors that are neither resident nor small
+    const void **mapped;  // [n_tensors] device addresses of host tensors in pinned memory; NULL where they are not pinned
     struct atsi_device *owner; // of the resident region, NULL without a device
     void *resident;
     uint64_t resident_bytes, unpacked_bytes, host_bytes; // of the tensors on each side; unpacked: copies beside the mapping
-    void **unpacked;      // [n_tensors]
+    void **unpacked;      // [n_tensors] heap or pinned memory
+    const void *registered[2]; // sections of the mapped plan file that are registered with the device
+    bool pinned;          // every big host tensor has a mapped address, so that weights can travel each round
     uint32_t n_tensors;
 };
 
