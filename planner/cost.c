@@ -3,10 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-double atsi_active_experts(const struct atsi_experts_params *e, uint32_t n_tokens) {
-    return 1 - pow(1 - (double)e->n_used / e->n_experts, n_tokens);
-}
-
 static uint32_t round_tokens(const struct atsi_plan *plan, enum atsi_phase phase) {
     return phase == ATSI_DECODE ? 1 : plan->limits.chunk;
 }
@@ -82,12 +78,7 @@ static double input_bytes(const struct atsi_plan *plan, const struct atsi_unit *
 }
 
 uint64_t atsi_cost_transfer_bytes(const struct atsi_plan *plan, const struct atsi_unit *u, enum atsi_phase phase) {
-    if (u->kind != ATSI_UNIT_EXPERTS) return u->weight_bytes;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (plan->program.ops[i].kind == ATSI_OP_EXPERTS)
-            return (uint64_t)((double)u->weight_bytes *
-                              atsi_active_experts(&plan->program.ops[i].u.experts, round_tokens(plan, phase)));
-    return u->weight_bytes;
+    return atsi_transfer_bytes(&plan->program, u, round_tokens(plan, phase));
 }
 
 static double side_time(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,

@@ -4,6 +4,7 @@
 
 #include "formats/device_profile.h"
 #include "formats/plan.h"
+#include "runtime/schedule/round_units.h"
 
 // The work of one operation: bytes that must be read (weights, cache, activations) and floating-point operations.
 struct atsi_work {
@@ -14,10 +15,6 @@ struct atsi_work {
 // Decode: one token; prefill: a chunk of which no or one row is turned into logits. Attention is priced with half of the planned
 // context in the cache, so that a rate is that of the middle of a long answer.
 struct atsi_work atsi_work_of_op(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_phase phase);
-
-// Share of the experts that a round reads: n_used / n_experts for one token, for a chunk of n independent tokens
-// 1 - (1 - n_used / n_experts)^n.
-double atsi_active_experts(const struct atsi_experts_params *experts, uint32_t n_tokens);
 
 // times[plan->program.n_units]. switch_us: of the boundary before the unit (what it reads from before, copied, and the hand-over);
 // transfer_us: of its weights to the GPU (experts: of the active ones). *n_estimated (may be NULL): operations priced by a fitted

@@ -4,16 +4,11 @@
 
 #include "formats/device_profile.h"
 #include "formats/plan.h"
+#include "runtime/schedule/round_units.h"
 
-// Whether a round can move the unit's weights to the GPU: attention has its cache where it lives, and embedding and head are too
-// large a part.
-static inline bool atsi_unit_is_promotable(const struct atsi_unit *u) {
-    return u->kind == ATSI_UNIT_MATRIX || u->kind == ATSI_UNIT_EXPERTS;
-}
-
-// Microseconds of a round of the plan's placement under `times` [n_units], with dynamic transfer through a region of
+// Microseconds of a round of the plan's placement under its times, with dynamic transfer through a region of
 // temp_bytes (0: none).
-enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase,
-                                    uint64_t temp_bytes, double *us, struct atsi_error *err);
+enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phase phase, uint64_t temp_bytes, double *us,
+                                    struct atsi_error *err);
 
 #endif

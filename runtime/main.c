@@ -84,6 +84,11 @@ static enum atsi_status detokenize(struct run *r, struct atsi_error *err) {
 
 // ---- opening ------------------------------------------------------------------------------------------------------
 
+static enum atsi_schedule_policy policy_of(const struct atsi_run_options *o) {
+    if (o->policy && !strcmp(o->policy, "none")) return ATSI_POLICY_NONE;
+    return o->policy && !strcmp(o->policy, "paper") ? ATSI_POLICY_PAPER : ATSI_POLICY_FIFO;
+}
+
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     const struct atsi_program *p = &r->model.plan.program;
     double started_us = atsi_clock_us();
@@ -101,9 +106,9 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .n_threads = r->o->n_threads,
                                           .isa = r->o->isa,
                                           .device = r->device};
-    ATSI_TRY(atsi_session_create(&params, r->o->chunk, &interrupted, &r->session, err));
-    struct atsi_assignment assignment = {r->backends, NULL};
-    ATSI_TRY(atsi_executor_assign(r->session->executor, &assignment, err));
+    struct atsi_dispatcher *dispatcher;
+    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher, err));
+    ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
     r->times.load_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }

@@ -4,29 +4,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum atsi_status atsi_session_create(const struct atsi_executor_params *params, uint32_t chunk, const volatile sig_atomic_t *stop,
-                                     struct atsi_session **out, struct atsi_error *err) {
+// Ids that the embedding has a row for.
+static uint32_t count_token_ids(const struct atsi_program *p) {
+    uint32_t n = p->n_vocab;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EMBED && p->tensors[p->ops[i].tensor[0]].ne[1] < n)
+            n = (uint32_t)p->tensors[p->ops[i].tensor[0]].ne[1];
+    return n;
+}
+
+static enum atsi_status open_session(struct atsi_session *s, const struct atsi_executor_params *params, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &params->plan->limits;
-    *out = NULL;
+    struct atsi_executor_params p = *params;
     if (params->n_ctx > l->n_ctx)
         return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u",
                          params->n_ctx, l->n_ctx, params->n_ctx);
-    struct atsi_session *s = calloc(1, sizeof *s);
-    if (!s) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
-    struct atsi_executor_params p = *params;
     p.n_ctx = s->n_ctx = params->n_ctx ? params->n_ctx : l->n_ctx;
-    s->plan = params->plan;
-    s->chunk = chunk && chunk < l->chunk ? chunk : l->chunk;
-    s->stop = stop;
-    s->n_token_ids = params->plan->program.n_vocab;
+    s->n_token_ids = count_token_ids(&params->plan->program);
     s->last_logits = calloc(params->plan->program.n_vocab, sizeof *s->last_logits);
-    enum atsi_status status = s->last_logits ? atsi_executor_create(&p, &s->executor, err)
-                                             : atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
-    for (uint32_t i = 0; status == ATSI_OK && i < params->plan->program.n_ops; i++) {
-        const struct atsi_op *op = &params->plan->program.ops[i];
-        if (op->kind == ATSI_OP_EMBED && params->plan->program.tensors[op->tensor[0]].ne[1] < s->n_token_ids)
-            s->n_token_ids = (uint32_t)params->plan->program.tensors[op->tensor[0]].ne[1];
+    if (!s->last_logits) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    return atsi_executor_create(&p, &s->executor, err);
+}
+
+enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher, uint32_t chunk,
+                                     const volatile sig_atomic_t *stop, struct atsi_session **out, struct atsi_error *err) {
+    struct atsi_session *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s) {
+        atsi_dispatcher_free(dispatcher);
+        return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     }
+    uint32_t most = params->plan->limits.chunk;
+    *s = (struct atsi_session){.plan = params->plan, .dispatcher = dispatcher, .stop = stop, .chunk = chunk && chunk < most ? chunk : most};
+    enum atsi_status status = open_session(s, params, err);
     if (status == ATSI_OK) *out = s;
     else atsi_session_free(s);
     return status;
@@ -35,6 +45,7 @@ enum atsi_status atsi_session_create(const struct atsi_executor_params *params, 
 void atsi_session_free(struct atsi_session *s) {
     if (!s) return;
     atsi_executor_free(s->executor);
+    atsi_dispatcher_free(s->dispatcher);
     free(s->last_logits);
     free(s);
 }
@@ -64,6 +75,17 @@ static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t
     return ATSI_OK;
 }
 
+// Units may change sides between a prefill round and a decode round, and between prefills of very different length.
+static enum atsi_status assign_for(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
+    struct atsi_assignment assignment;
+    bool same = s->assigned_for && (s->assigned_for == 1) == (n_tokens == 1) && n_tokens <= 2 * s->assigned_for && s->assigned_for <= 2 * n_tokens;
+    if (same) return ATSI_OK;
+    ATSI_TRY(atsi_dispatcher_decide(s->dispatcher, n_tokens, NULL, &assignment, err));
+    ATSI_TRY(atsi_executor_assign(s->executor, &assignment, err));
+    s->assigned_for = n_tokens;
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err) {
     ATSI_TRY(check_tokens(s, ids, n, err));
@@ -79,7 +101,8 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
                                        .n_outputs = n_outputs, .on_logits = take_logits, .context = &sink};
         sink.first = done;
         if (s->stop && *s->stop) status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-        else status = atsi_executor_round(s->executor, &r, err);
+        else status = assign_for(s, n_round, err);
+        if (status == ATSI_OK) status = atsi_executor_round(s->executor, &r, err);
         if (status == ATSI_OK) s->n_past += n_round;
         done += n_round;
     }

@@ -1,0 +1,91 @@
+#include "runtime/dispatcher.h"
+
+#include <stdlib.h>
+
+#include "formats/base/clock.h"
+
+struct atsi_dispatcher {
+    const struct atsi_plan *plan;
+    enum atsi_schedule_policy policy;
+    bool has_device;
+    struct atsi_scheduler *scheduler;   // NULL: static placement
+    struct atsi_schedule_unit *units;   // [n_units]
+    uint8_t *warm[2];                   // [phase][n_units]: the last assignment of decode and of prefill rounds
+    bool is_warm[2];
+    enum atsi_backend *backends;        // [n_units]
+    enum atsi_promotion *promotions;    // [n_units]
+    struct atsi_decision last;
+};
+
+enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
+                                        bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err) {
+    uint32_t n = plan->program.n_units;
+    bool dynamic = has_device && weights_pinned && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
+    struct atsi_dispatcher *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
+    *d = (struct atsi_dispatcher){.plan = plan, .policy = policy, .has_device = has_device};
+    d->units = calloc(n, sizeof *d->units);
+    d->warm[0] = calloc(n, sizeof *d->warm[0]);
+    d->warm[1] = calloc(n, sizeof *d->warm[1]);
+    d->backends = calloc(n, sizeof *d->backends);
+    d->promotions = calloc(n, sizeof *d->promotions);
+    bool complete = d->units && d->warm[0] && d->warm[1] && d->backends && d->promotions;
+    enum atsi_status status = complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
+    if (status == ATSI_OK && dynamic) status = atsi_scheduler_create(n, &d->scheduler, err);
+    if (status == ATSI_OK) *out = d;
+    else atsi_dispatcher_free(d);
+    return status;
+}
+
+void atsi_dispatcher_free(struct atsi_dispatcher *d) {
+    if (!d) return;
+    atsi_scheduler_free(d->scheduler);
+    free(d->units);
+    free(d->warm[0]);
+    free(d->warm[1]);
+    free(d->backends);
+    free(d->promotions);
+    free(d);
+}
+
+static void stay_home(struct atsi_dispatcher *d) {
+    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+        d->backends[u] = d->has_device ? d->plan->program.units[u].backend : ATSI_CPU;
+        d->promotions[u] = ATSI_NOT_PROMOTED;
+    }
+}
+
+static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32_t n_tokens) {
+    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+        const struct atsi_unit *unit = &d->plan->program.units[u];
+        if (unit->backend == ATSI_GPU || assignment[u] != ATSI_GPU) continue;
+        d->backends[u] = ATSI_GPU;
+        d->promotions[u] = atsi_unit_runs_in_place(unit, n_tokens) ? ATSI_IN_PLACE : ATSI_PREFETCHED;
+        d->last.n_promoted++;
+    }
+}
+
+enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
+                                        struct atsi_assignment *out, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
+    int phase = n_tokens > 1;
+    d->last = (struct atsi_decision){0};
+    stay_home(d);
+    if (d->scheduler) {
+        struct atsi_schedule schedule;
+        struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
+        atsi_round_units(d->plan, n_tokens, inst.temp_bytes, scales, d->units);
+        ATSI_TRY(atsi_scheduler_run(d->scheduler, &inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
+        for (uint32_t u = 0; u < d->plan->program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
+        d->is_warm[phase] = true;
+        promote(d, schedule.assignment, n_tokens);
+        d->last.predicted_us = schedule.total_us;
+        d->last.lower_bound_us = schedule.lower_bound_us;
+    }
+    *out = (struct atsi_assignment){d->backends, d->promotions};
+    d->last.deciding_us = atsi_clock_us() - started_us;
+    return ATSI_OK;
+}
+
+struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) { return d->last; }

@@ -1,0 +1,22 @@
+// dispatcher.h: decides, before prefill and between decode rounds, where each unit runs (design section 4).
+#ifndef ATSI_RUNTIME_DISPATCHER_H
+#define ATSI_RUNTIME_DISPATCHER_H
+
+#include "runtime/executor.h"
+#include "runtime/schedule/round_units.h"
+
+struct atsi_dispatcher;
+
+// policy ATSI_POLICY_NONE, a plan without times, or weights that are not pinned: the static placement always.
+enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
+                                        bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err);
+void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
+
+// The assignment of a round of n_tokens under the given speeds. The arrays belong to the dispatcher and hold until its next call.
+enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
+                                        struct atsi_assignment *out, struct atsi_error *err);
+// Of the last decision: predicted end of the round, promoted units, and what deciding took.
+struct atsi_decision { double predicted_us, lower_bound_us, deciding_us; uint32_t n_promoted; };
+struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d);
+
+#endif

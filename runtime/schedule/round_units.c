@@ -1,0 +1,49 @@
+#include "runtime/schedule/round_units.h"
+
+#include <math.h>
+
+double atsi_active_experts(const struct atsi_experts_params *e, uint32_t n_tokens) {
+    return 1 - pow(1 - (double)e->n_used / e->n_experts, n_tokens);
+}
+
+uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_unit *u, uint32_t n_tokens) {
+    if (!atsi_unit_runs_in_place(u, n_tokens)) return u->weight_bytes; // experts of a prefill travel whole
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EXPERTS)
+            return (uint64_t)((double)u->weight_bytes * atsi_active_experts(&p->ops[i].u.experts, n_tokens));
+    return u->weight_bytes;
+}
+
+static double longer(double a, double b) { return a > b ? a : b; }
+
+static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t i, uint32_t n_tokens) {
+    struct atsi_unit_times t = plan->decode_times[i], whole = plan->prefill_times[i];
+    if (n_tokens == 1) return t;
+    float share = (float)n_tokens / (float)plan->limits.chunk;
+    t.cpu_us = (float)longer(t.cpu_us, whole.cpu_us * share);
+    t.gpu_us = (float)longer(t.gpu_us, whole.gpu_us * share);
+    t.switch_us = (float)longer(t.switch_us, whole.switch_us * share);
+    t.transfer_us = whole.transfer_us;
+    return t;
+}
+
+void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes, const struct atsi_scales *scales,
+                      struct atsi_schedule_unit *units) {
+    static const struct atsi_scales as_profiled = {1, 1, 1};
+    if (!scales) scales = &as_profiled;
+    for (uint32_t i = 0; i < plan->program.n_units; i++) {
+        const struct atsi_unit *u = &plan->program.units[i];
+        struct atsi_unit_times t = round_times(plan, i, n_tokens);
+        // What runs in place holds no part of the region; what cannot be promoted does not fit it.
+        uint64_t size = !atsi_unit_is_promotable(u) ? temp_bytes + 1
+                        : atsi_unit_runs_in_place(u, n_tokens) ? 0
+                                                               : atsi_transfer_bytes(&plan->program, u, n_tokens);
+        units[i] = (struct atsi_schedule_unit){.size_bytes = size,
+                                               .t_cpu_us = t.cpu_us * scales->cpu,
+                                               .t_gpu_us = t.gpu_us * scales->gpu,
+                                               .switch_us = t.switch_us,
+                                               .transfer_us = t.transfer_us * scales->link,
+                                               .after = u->router_unit == ATSI_NONE ? ATSI_AFTER_START : u->router_unit,
+                                               .home = u->backend};
+    }
+}
