@@ -5,8 +5,8 @@
 #include "planner/cost.h"
 #include "runtime/schedule/schedule.h"
 
-static void fill(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase, uint64_t temp_bytes,
-                 struct atsi_schedule_unit *units) {
+static void fill(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase,
+                 uint64_t temp_bytes, struct atsi_schedule_unit *units) {
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         units[i] = (struct atsi_schedule_unit){
@@ -20,8 +20,8 @@ static void fill(const struct atsi_plan *plan, const struct atsi_unit_times *tim
     }
 }
 
-enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase,
-                                    uint64_t temp_bytes, double *us, struct atsi_error *err) {
+enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct atsi_unit_times *times,
+                                    enum atsi_phase phase, uint64_t temp_bytes, double *us, struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
     struct atsi_scheduler *scheduler = NULL;
     struct atsi_schedule schedule;
@@ -31,7 +31,8 @@ enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct a
     struct atsi_schedule_instance inst = {.temp_bytes = temp_bytes, .n_units = n, .units = units};
     enum atsi_status status = atsi_scheduler_create(n, &scheduler, err);
     if (status == ATSI_OK)
-        status = atsi_scheduler_run(scheduler, &inst, temp_bytes ? ATSI_POLICY_FIFO : ATSI_POLICY_NONE, NULL, &schedule, err);
+        status = atsi_scheduler_run(scheduler, &inst, temp_bytes ? ATSI_POLICY_FIFO : ATSI_POLICY_NONE, NULL, &schedule,
+                                    err);
     if (status == ATSI_OK) *us = schedule.total_us;
     atsi_scheduler_free(scheduler);
     free(units);

@@ -13,7 +13,7 @@ static inline bool atsi_unit_is_promotable(const struct atsi_unit *u) {
 
 // Microseconds of a round of the plan's placement under `times` [n_units], with dynamic transfer through a region of
 // temp_bytes (0: none).
-enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct atsi_unit_times *times, enum atsi_phase phase,
-                                    uint64_t temp_bytes, double *us, struct atsi_error *err);
+enum atsi_status atsi_place_predict(const struct atsi_plan *plan, const struct atsi_unit_times *times,
+                                    enum atsi_phase phase, uint64_t temp_bytes, double *us, struct atsi_error *err);
 
 #endif
