@@ -15,7 +15,8 @@ static const double most_us = 1e12, most_rate = 1e12, most_work = 1e18, least_ra
 
 // ---- reading ------------------------------------------------------------------------------------------------------
 
-static enum atsi_status get_text(const cJSON *object, const char *field, char *out, size_t out_size, struct atsi_error *err) {
+static enum atsi_status get_text(const cJSON *object, const char *field, char *out, size_t out_size,
+                                 struct atsi_error *err) {
     const char *text;
     ATSI_TRY(atsi_json_get_string(object, field, &text, err));
     atsi_escape(out, out_size, text, strlen(text));
@@ -46,7 +47,8 @@ static enum atsi_status read_sources(const cJSON *root, struct atsi_device_profi
     bool good = true;
     cJSON_ArrayForEach(item, list) {
         char line[1024];
-        if (!cJSON_IsString(item)) good = false;
+        if (!cJSON_IsString(item))
+            good = false;
         else {
             atsi_escape(line, sizeof line, item->valuestring, strlen(item->valuestring));
             fprintf(stream, "%s\n", line);
@@ -59,13 +61,14 @@ static enum atsi_status read_sources(const cJSON *root, struct atsi_device_profi
 static enum atsi_status read_host(const cJSON *root, struct atsi_device_profile *p, struct atsi_error *err) {
     const cJSON *host;
     ATSI_TRY(atsi_json_get_object(root, "host", &host, err));
-    if (get_text(host, "cpu", p->cpu_name, sizeof p->cpu_name, err) || get_u32(host, "n_threads", 1, 4096, &p->n_threads, err) ||
-        get_u64(host, "memory_bytes", &p->host_bytes, err))
+    if (get_text(host, "cpu", p->cpu_name, sizeof p->cpu_name, err) ||
+        get_u32(host, "n_threads", 1, 4096, &p->n_threads, err) || get_u64(host, "memory_bytes", &p->host_bytes, err))
         return atsi_fail_prefix(err, "host");
     return ATSI_OK;
 }
 
-static enum atsi_status read_direction(const cJSON *link, const char *field, struct atsi_profile_link *out, struct atsi_error *err) {
+static enum atsi_status read_direction(const cJSON *link, const char *field, struct atsi_profile_link *out,
+                                       struct atsi_error *err) {
     const cJSON *item;
     ATSI_TRY(atsi_json_get_object(link, field, &item, err));
     if (atsi_json_get_double(item, "fixed_us", 0, most_us, &out->fixed_us, err) ||
@@ -79,8 +82,9 @@ static enum atsi_status read_gpu(const cJSON *root, struct atsi_device_profile *
     ATSI_TRY(atsi_json_get(root, "gpu", &gpu, err));
     if (cJSON_IsNull(gpu)) return ATSI_OK;
     p->has_gpu = true;
-    if (get_text(gpu, "name", p->gpu_name, sizeof p->gpu_name, err) || get_text(gpu, "driver", p->driver, sizeof p->driver, err) ||
-        get_u64(gpu, "memory_bytes", &p->gpu_bytes, err) || get_u64(gpu, "context_bytes", &p->context_bytes, err) ||
+    if (get_text(gpu, "name", p->gpu_name, sizeof p->gpu_name, err) ||
+        get_text(gpu, "driver", p->driver, sizeof p->driver, err) || get_u64(gpu, "memory_bytes", &p->gpu_bytes, err) ||
+        get_u64(gpu, "context_bytes", &p->context_bytes, err) ||
         get_u32(gpu, "n_copy_engines", 1, 64, &p->n_copy_engines, err))
         return atsi_fail_prefix(err, "gpu");
     ATSI_TRY(atsi_json_get_object(root, "link", &link, err));
@@ -94,7 +98,8 @@ static enum atsi_status read_points(const cJSON *item, struct atsi_profile_cost 
     const cJSON *list, *point;
     ATSI_TRY(atsi_json_get_array(item, "points", &list, err));
     int n = cJSON_GetArraySize(list);
-    if (n > ATSI_PROFILE_MAX_POINTS) return atsi_fail(err, ATSI_BAD_INPUT, "points: %d, at most %d are read", n, ATSI_PROFILE_MAX_POINTS);
+    if (n > ATSI_PROFILE_MAX_POINTS)
+        return atsi_fail(err, ATSI_BAD_INPUT, "points: %d, at most %d are read", n, ATSI_PROFILE_MAX_POINTS);
     cost->points = calloc((size_t)n + 1, sizeof *cost->points);
     if (!cost->points) return atsi_fail(err, ATSI_FAILED, "out of memory");
     cJSON_ArrayForEach(point, list) {
@@ -112,7 +117,7 @@ static enum atsi_status read_op(const cJSON *item, uint32_t *op, struct atsi_err
     const char *word;
     ATSI_TRY(atsi_json_get_string(item, "op", &word, err));
     for (*op = 0; *op < ATSI_OP_KIND_LIMIT; (*op)++)
-        if (!strcmp(word, atsi_op_name((enum atsi_op_kind)*op))) return ATSI_OK;
+        if (!strcmp(word, atsi_op_name((enum atsi_op_kind) * op))) return ATSI_OK;
     return !strcmp(word, "any") ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "op: \"%s\" is no operation", word);
 }
 
@@ -121,7 +126,8 @@ static enum atsi_status read_dtype(const cJSON *item, uint32_t *dtype, struct at
     ATSI_TRY(atsi_json_get_string(item, "dtype", &word, err));
     int found = atsi_dtype_find(word);
     *dtype = found >= 0 ? (uint32_t)found : ATSI_PROFILE_ANY_DTYPE;
-    return found >= 0 || !strcmp(word, "any") ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "dtype: \"%s\" is no type", word);
+    return found >= 0 || !strcmp(word, "any") ? ATSI_OK
+                                              : atsi_fail(err, ATSI_BAD_INPUT, "dtype: \"%s\" is no type", word);
 }
 
 static enum atsi_status read_cost(const cJSON *item, struct atsi_profile_cost *cost, struct atsi_error *err) {
@@ -150,19 +156,21 @@ static enum atsi_status read_costs(const cJSON *root, struct atsi_device_profile
     const cJSON *list, *item;
     ATSI_TRY(atsi_json_get_array(root, "costs", &list, err));
     int n = cJSON_GetArraySize(list);
-    if (n > ATSI_PROFILE_MAX_COSTS) return atsi_fail(err, ATSI_BAD_INPUT, "costs: %d, at most %d are read", n, ATSI_PROFILE_MAX_COSTS);
+    if (n > ATSI_PROFILE_MAX_COSTS)
+        return atsi_fail(err, ATSI_BAD_INPUT, "costs: %d, at most %d are read", n, ATSI_PROFILE_MAX_COSTS);
     p->costs = calloc((size_t)n + 1, sizeof *p->costs);
     if (!p->costs) return atsi_fail(err, ATSI_FAILED, "out of memory");
     cJSON_ArrayForEach(item, list) {
-        if (read_cost(item, &p->costs[p->n_costs++], err) != ATSI_OK) return atsi_fail_prefix(err, "costs[%u]", p->n_costs - 1);
+        if (read_cost(item, &p->costs[p->n_costs++], err) != ATSI_OK)
+            return atsi_fail_prefix(err, "costs[%u]", p->n_costs - 1);
         if (p->costs[p->n_costs - 1].side == ATSI_GPU && !p->has_gpu)
             return atsi_fail(err, ATSI_BAD_INPUT, "costs[%u]: side gpu, but gpu is null", p->n_costs - 1);
     }
     for (int side = ATSI_CPU; side <= (p->has_gpu ? ATSI_GPU : ATSI_CPU); side++)
         for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
             if (!has_fallback(p, (enum atsi_backend)side, (enum atsi_phase)phase))
-                return atsi_fail(err, ATSI_BAD_INPUT, "costs: none for any op of any type on the %s in %s", side_words[side],
-                                 phase_words[phase]);
+                return atsi_fail(err, ATSI_BAD_INPUT, "costs: none for any op of any type on the %s in %s",
+                                 side_words[side], phase_words[phase]);
     return ATSI_OK;
 }
 
@@ -191,7 +199,8 @@ enum atsi_status atsi_device_profile_parse(const char *json, uint64_t size, stru
     return status;
 }
 
-enum atsi_status atsi_device_profile_read(const char *path, struct atsi_device_profile *profile, struct atsi_error *err) {
+enum atsi_status atsi_device_profile_read(const char *path, struct atsi_device_profile *profile,
+                                          struct atsi_error *err) {
     cJSON *root;
     memset(profile, 0, sizeof *profile);
     ATSI_TRY(atsi_json_parse_file(path, ATSI_PROFILE_FILE_MAX, &root, err));
@@ -209,8 +218,12 @@ void atsi_device_profile_free(struct atsi_device_profile *profile) {
 
 // ---- writing ------------------------------------------------------------------------------------------------------
 
-static bool put_number(cJSON *object, const char *field, double value) { return cJSON_AddNumberToObject(object, field, value) != NULL; }
-static bool put_text(cJSON *object, const char *field, const char *text) { return cJSON_AddStringToObject(object, field, text) != NULL; }
+static bool put_number(cJSON *object, const char *field, double value) {
+    return cJSON_AddNumberToObject(object, field, value) != NULL;
+}
+static bool put_text(cJSON *object, const char *field, const char *text) {
+    return cJSON_AddStringToObject(object, field, text) != NULL;
+}
 
 static bool put_sources(cJSON *root, const char *sources) {
     cJSON *list = cJSON_AddArrayToObject(root, "sources");
@@ -234,7 +247,8 @@ static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
     if (!p->has_gpu) return cJSON_AddNullToObject(root, "gpu") != NULL;
     cJSON *gpu = cJSON_AddObjectToObject(root, "gpu"), *link = cJSON_AddObjectToObject(root, "link");
     return gpu && link && put_text(gpu, "name", p->gpu_name) && put_text(gpu, "driver", p->driver) &&
-           put_number(gpu, "memory_bytes", (double)p->gpu_bytes) && put_number(gpu, "context_bytes", (double)p->context_bytes) &&
+           put_number(gpu, "memory_bytes", (double)p->gpu_bytes) &&
+           put_number(gpu, "context_bytes", (double)p->context_bytes) &&
            put_number(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
            put_direction(link, "to_host", &p->to_host) && put_number(link, "switch_us", p->switch_us);
 }
@@ -245,10 +259,10 @@ static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {
     const char *op = c->op == ATSI_PROFILE_ANY_OP ? "any" : atsi_op_name((enum atsi_op_kind)c->op);
     const char *dtype = c->dtype == ATSI_PROFILE_ANY_DTYPE ? "any" : atsi_dtype_name(c->dtype);
     cJSON *points = NULL;
-    bool good = put_text(item, "side", side_words[c->side]) && put_text(item, "op", op) && put_text(item, "dtype", dtype) &&
-                put_text(item, "phase", phase_words[c->phase]) && put_number(item, "fixed_us", c->fixed_us) &&
-                put_number(item, "bytes_per_us", c->bytes_per_us) && put_number(item, "flops_per_us", c->flops_per_us) &&
-                (points = cJSON_AddArrayToObject(item, "points"));
+    bool good = put_text(item, "side", side_words[c->side]) && put_text(item, "op", op) &&
+                put_text(item, "dtype", dtype) && put_text(item, "phase", phase_words[c->phase]) &&
+                put_number(item, "fixed_us", c->fixed_us) && put_number(item, "bytes_per_us", c->bytes_per_us) &&
+                put_number(item, "flops_per_us", c->flops_per_us) && (points = cJSON_AddArrayToObject(item, "points"));
     for (uint32_t i = 0; good && i < c->n_points; i++) {
         cJSON *point = cJSON_CreateObject();
         good = point && cJSON_AddItemToArray(points, point) && put_number(point, "bytes", c->points[i].bytes) &&
@@ -263,13 +277,15 @@ static bool put_root(cJSON *root, const struct atsi_device_profile *p) {
     bool good = put_number(root, "version", ATSI_PROFILE_VERSION) && put_text(root, "name", p->name) &&
                 put_text(root, "origin", origin_words[p->is_modelled]) && put_sources(root, p->sources) &&
                 (host = cJSON_AddObjectToObject(root, "host")) && put_text(host, "cpu", p->cpu_name) &&
-                put_number(host, "n_threads", p->n_threads) && put_number(host, "memory_bytes", (double)p->host_bytes) &&
-                put_gpu(root, p) && (costs = cJSON_AddArrayToObject(root, "costs"));
+                put_number(host, "n_threads", p->n_threads) &&
+                put_number(host, "memory_bytes", (double)p->host_bytes) && put_gpu(root, p) &&
+                (costs = cJSON_AddArrayToObject(root, "costs"));
     for (uint32_t i = 0; good && i < p->n_costs; i++) good = put_cost(costs, &p->costs[i]);
     return good;
 }
 
-enum atsi_status atsi_device_profile_to_json(const struct atsi_device_profile *profile, char **json, struct atsi_error *err) {
+enum atsi_status atsi_device_profile_to_json(const struct atsi_device_profile *profile, char **json,
+                                             struct atsi_error *err) {
     cJSON *root = cJSON_CreateObject();
     *json = root && put_root(root, profile) ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);
@@ -278,8 +294,8 @@ enum atsi_status atsi_device_profile_to_json(const struct atsi_device_profile *p
 
 // ---- prices -------------------------------------------------------------------------------------------------------
 
-static const struct atsi_profile_cost *find_cost(const struct atsi_device_profile *p, enum atsi_backend side, uint32_t op,
-                                                 uint32_t dtype, enum atsi_phase phase) {
+static const struct atsi_profile_cost *find_cost(const struct atsi_device_profile *p, enum atsi_backend side,
+                                                 uint32_t op, uint32_t dtype, enum atsi_phase phase) {
     for (uint32_t i = 0; i < p->n_costs; i++) {
         const struct atsi_profile_cost *c = &p->costs[i];
         if (c->side == side && c->op == op && c->dtype == dtype && c->phase == phase) return c;

@@ -19,8 +19,8 @@ enum atsi_phase {
 
 enum {
     ATSI_PROFILE_VERSION = 1,
-    ATSI_PROFILE_ANY_OP = ATSI_OP_KIND_LIMIT,   // a cost for operations without one of their own
-    ATSI_PROFILE_ANY_DTYPE = ATSI_DTYPE_LIMIT,  // a cost for types without one of their own
+    ATSI_PROFILE_ANY_OP = ATSI_OP_KIND_LIMIT,  // a cost for operations without one of their own
+    ATSI_PROFILE_ANY_DTYPE = ATSI_DTYPE_LIMIT, // a cost for types without one of their own
     ATSI_PROFILE_MAX_COSTS = 4096,
     ATSI_PROFILE_MAX_POINTS = 4096, // of one cost
     ATSI_PROFILE_FILE_MAX = 16 << 20
@@ -58,7 +58,7 @@ struct atsi_device_profile {
     uint64_t context_bytes; // what driver, modules and library handles take
     uint32_t n_copy_engines;
     struct atsi_profile_link to_device, to_host; // large copies of pinned memory
-    double switch_us;       // hand-over between the sides beside the copied bytes
+    double switch_us;                            // hand-over between the sides beside the copied bytes
     struct atsi_profile_cost *costs;
     uint32_t n_costs;
 };
@@ -66,11 +66,13 @@ struct atsi_device_profile {
 // Strict: anything missing, mistyped or out of range is ATSI_BAD_INPUT and the message names file and field. Every
 // side and phase has a cost for any operation of any type, so that everything can be priced. Zeroes *profile first; free with
 // atsi_device_profile_free whether it succeeds or not.
-enum atsi_status atsi_device_profile_read(const char *path, struct atsi_device_profile *profile, struct atsi_error *err);
+enum atsi_status atsi_device_profile_read(const char *path, struct atsi_device_profile *profile,
+                                          struct atsi_error *err);
 enum atsi_status atsi_device_profile_parse(const char *json, uint64_t size, struct atsi_device_profile *profile,
                                            struct atsi_error *err);
 // The text of a profile; freed with free().
-enum atsi_status atsi_device_profile_to_json(const struct atsi_device_profile *profile, char **json, struct atsi_error *err);
+enum atsi_status atsi_device_profile_to_json(const struct atsi_device_profile *profile, char **json,
+                                             struct atsi_error *err);
 void atsi_device_profile_free(struct atsi_device_profile *profile);
 
 struct atsi_price {
@@ -78,7 +80,8 @@ struct atsi_price {
     bool is_measured; // a point of exactly this work, not the fitted line
 };
 // The cost with the closest match: (op, dtype), then (op, any type), then any operation.
-struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *profile, enum atsi_backend side, uint32_t op,
-                                            uint32_t dtype, enum atsi_phase phase, double bytes, double flops);
+struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *profile, enum atsi_backend side,
+                                            uint32_t op, uint32_t dtype, enum atsi_phase phase, double bytes,
+                                            double flops);
 
 #endif

@@ -6,8 +6,8 @@
 #include "formats/base/clock.h"
 
 enum {
-    MAX_CALLS = 16,          // copies of the weights
-    MAX_BLOCKS = 64,         // allocations of one bench
+    MAX_CALLS = 16,  // copies of the weights
+    MAX_BLOCKS = 64, // allocations of one bench
     MIN_SAMPLES = 3,
     MAX_SAMPLES = 15,
 };
@@ -16,15 +16,17 @@ static const double sampling_us = 30e3;       // spent on one operation, if that
 
 // ---- sides --------------------------------------------------------------------------------------------------------
 
-enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side, struct atsi_error *err) {
+enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side,
+                                     struct atsi_error *err) {
     const struct atsi_plan_limits *l = &plan->limits;
     memset(side, 0, sizeof *side);
     ATSI_TRY(atsi_pool_create(n_threads, &side->pool, err));
-    return atsi_cpu_create(NULL, &plan->program, l->chunk, l->n_outputs, l->n_ctx, atsi_pool_n_threads(side->pool), &side->cpu, err);
+    return atsi_cpu_create(NULL, &plan->program, l->chunk, l->n_outputs, l->n_ctx, atsi_pool_n_threads(side->pool),
+                           &side->cpu, err);
 }
 
-enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device, struct atsi_bench_side *side,
-                                     struct atsi_error *err) {
+enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device,
+                                     struct atsi_bench_side *side, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &plan->limits;
     void *staging_dev;
     memset(side, 0, sizeof *side);
@@ -79,9 +81,10 @@ static void fill_floats(void *at, uint64_t first, uint64_t n, const void *argume
     for (uint64_t i = 0; i < n; i++) ((float *)at)[i] = 1 + 0.01f * (float)((first + i) * 37 % 100);
 }
 
-// Ids below *argument, different ones for neighbours.
+// Ids below *argument (at least 1), different ones for neighbours.
 static void fill_ids(void *at, uint64_t first, uint64_t n, const void *argument) {
-    for (uint64_t i = 0; i < n; i++) ((int32_t *)at)[i] = (int32_t)((first + i) % *(const uint32_t *)argument);
+    uint32_t limit = *(const uint32_t *)argument;
+    for (uint64_t i = 0; i < n; i++) ((int32_t *)at)[i] = (int32_t)(limit ? (first + i) % limit : 0);
 }
 
 static void fill_round(void *at, uint64_t first, uint64_t n, const void *argument) {
@@ -89,16 +92,19 @@ static void fill_round(void *at, uint64_t first, uint64_t n, const void *argumen
 }
 
 static enum atsi_status get_block(struct bench *b, uint64_t bytes, void **block, struct atsi_error *err) {
-    if (b->n_blocks == MAX_BLOCKS) return atsi_fail(err, ATSI_FAILED, "profiling %s: too many operands", atsi_op_name(b->op->kind));
-    if (b->side->device) ATSI_TRY(b->side->device->ops->alloc(b->side->device, bytes, block, err));
-    else if (posix_memalign(block, 256, bytes)) return atsi_fail(err, ATSI_FAILED, "no memory to profile %s", atsi_op_name(b->op->kind));
+    if (b->n_blocks == MAX_BLOCKS)
+        return atsi_fail(err, ATSI_FAILED, "profiling %s: too many operands", atsi_op_name(b->op->kind));
+    if (b->side->device)
+        ATSI_TRY(b->side->device->ops->alloc(b->side->device, bytes, block, err));
+    else if (posix_memalign(block, 256, bytes))
+        return atsi_fail(err, ATSI_FAILED, "no memory to profile %s", atsi_op_name(b->op->kind));
     b->blocks[b->n_blocks++] = *block;
     return ATSI_OK;
 }
 
 // A block of n_words 4-byte elements; what it starts with is `skip` elements into the pattern.
-static enum atsi_status make_block(struct bench *b, uint64_t n_words, fill_block *fill, uint64_t skip, const void *argument,
-                                   void **block, struct atsi_error *err) {
+static enum atsi_status make_block(struct bench *b, uint64_t n_words, fill_block *fill, uint64_t skip,
+                                   const void *argument, void **block, struct atsi_error *err) {
     const struct atsi_bench_side *s = b->side;
     uint64_t piece = ATSI_BENCH_STAGING_BYTES / 4;
     ATSI_TRY(get_block(b, n_words * 4, block, err));
@@ -117,8 +123,10 @@ static enum atsi_status make_block(struct bench *b, uint64_t n_words, fill_block
 
 static void free_blocks(struct bench *b) {
     for (int i = 0; i < b->n_blocks; i++) {
-        if (b->side->device) b->side->device->ops->free(b->side->device, b->blocks[i]);
-        else free(b->blocks[i]);
+        if (b->side->device)
+            b->side->device->ops->free(b->side->device, b->blocks[i]);
+        else
+            free(b->blocks[i]);
     }
 }
 
@@ -128,7 +136,8 @@ static enum atsi_status make_round(struct bench *b, uint32_t n_tokens, struct at
     uint32_t middle = b->plan->limits.n_ctx / 2, half = n_tokens / 2;
     uint32_t n_vocab = b->plan->program.n_vocab ? b->plan->program.n_vocab : 1, n_rows = n_tokens;
     void *round, *ids, *rows;
-    b->round = (struct atsi_round){.n_tokens = (int32_t)n_tokens, .n_outputs = 1, .first_pos = (int32_t)(middle > half ? middle - half : 0)};
+    b->round = (struct atsi_round){
+        .n_tokens = (int32_t)n_tokens, .n_outputs = 1, .first_pos = (int32_t)(middle > half ? middle - half : 0)};
     ATSI_TRY(make_block(b, sizeof b->round / 4, fill_round, 0, &b->round, &round, err));
     ATSI_TRY(make_block(b, n_tokens, fill_ids, 0, &n_vocab, &ids, err));
     ATSI_TRY(make_block(b, 1, fill_ids, 0, &n_rows, &rows, err));
@@ -146,25 +155,31 @@ static enum atsi_status make_rows(struct bench *b, struct atsi_op_call *call, co
     uint32_t n_experts = call->op->kind == ATSI_OP_EXPERTS ? call->op->u.experts.n_experts : 1;
     if (!of_buffer[v->buffer]) {
         uint64_t skip = buffer->is_int ? (uint64_t)call_index * buffer->width : 0;
-        ATSI_TRY(make_block(b, rows * buffer->width, buffer->is_int ? fill_ids : fill_floats, skip, &n_experts, &of_buffer[v->buffer], err));
+        ATSI_TRY(make_block(b, rows * buffer->width, buffer->is_int ? fill_ids : fill_floats, skip, &n_experts,
+                            &of_buffer[v->buffer], err));
     }
     *out = (struct atsi_rows_ref){(char *)of_buffer[v->buffer] + (uint64_t)v->offset * 4, buffer->width, v->width};
     return ATSI_OK;
 }
 
-static enum atsi_status make_views(struct bench *b, struct atsi_op_call *call, int call_index, void **of_buffer, struct atsi_error *err) {
-    for (int i = 0; i < ATSI_OP_MAX_IN; i++) ATSI_TRY(make_rows(b, call, &b->op->in[i], call_index, &call->in[i], of_buffer, err));
-    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) ATSI_TRY(make_rows(b, call, &b->op->out[i], call_index, &call->out[i], of_buffer, err));
+static enum atsi_status make_views(struct bench *b, struct atsi_op_call *call, int call_index, void **of_buffer,
+                                   struct atsi_error *err) {
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++)
+        ATSI_TRY(make_rows(b, call, &b->op->in[i], call_index, &call->in[i], of_buffer, err));
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++)
+        ATSI_TRY(make_rows(b, call, &b->op->out[i], call_index, &call->out[i], of_buffer, err));
     return ATSI_OK;
 }
 
 static enum atsi_status make_tensors(struct bench *b, struct atsi_op_call *call, struct atsi_error *err) {
-    const int pattern = 0x11; // scales of about 6e-4 as half floats, small codes: nothing overflows, nothing is denormal
+    const int pattern =
+        0x11; // scales of about 6e-4 as half floats, small codes: nothing overflows, nothing is denormal
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) {
         if (b->op->tensor[i] == ATSI_NONE) continue;
         const struct atsi_tensor *t = &b->plan->program.tensors[b->op->tensor[i]];
         void *data;
-        ATSI_TRY(make_block(b, (t->size_bytes + 3) / 4, t->dtype == ATSI_F32 ? fill_floats : fill_bytes, 0, &pattern, &data, err));
+        ATSI_TRY(make_block(b, (t->size_bytes + 3) / 4, t->dtype == ATSI_F32 ? fill_floats : fill_bytes, 0, &pattern,
+                            &data, err));
         call->tensor[i] = (struct atsi_tensor_ref){data, t};
     }
     return ATSI_OK;
@@ -239,7 +254,8 @@ double atsi_median(double *samples, int n, double *spread) {
 }
 
 static enum atsi_status launch_all(struct bench *b, struct atsi_error *err) {
-    for (int i = 0; i < b->n_calls; i++) ATSI_TRY(b->side->device->ops->launch(b->side->stream, &b->calls[i], &b->round, err));
+    for (int i = 0; i < b->n_calls; i++)
+        ATSI_TRY(b->side->device->ops->launch(b->side->stream, &b->calls[i], &b->round, err));
     return ATSI_OK;
 }
 
@@ -248,8 +264,10 @@ static enum atsi_status run_on_device(struct bench *b, void *graph, double *us, 
     const struct atsi_device_ops *ops = b->side->device->ops;
     float elapsed;
     ATSI_TRY(ops->event_record(b->side->from, b->side->stream, err));
-    if (graph) ATSI_TRY(ops->graph_launch(b->side->stream, graph, err));
-    else ATSI_TRY(launch_all(b, err));
+    if (graph)
+        ATSI_TRY(ops->graph_launch(b->side->stream, graph, err));
+    else
+        ATSI_TRY(launch_all(b, err));
     ATSI_TRY(ops->event_record(b->side->to, b->side->stream, err));
     ATSI_TRY(ops->event_sync(b->side->to, err));
     ATSI_TRY(ops->event_elapsed_us(b->side->from, b->side->to, &elapsed, err));
@@ -291,7 +309,8 @@ static enum atsi_status sample_with_graph(struct bench *b, double *us, double *s
     return status;
 }
 
-static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us, double *spread,
+                                  struct atsi_error *err) {
     ATSI_TRY(make_round(b, n_tokens, err));
     b->n_calls = count_calls(b, n_tokens);
     ATSI_TRY(make_calls(b, err));

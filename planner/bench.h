@@ -16,13 +16,16 @@ struct atsi_bench_side {
     struct atsi_event *from, *to;
     void *staging; // pinned, ATSI_BENCH_STAGING_BYTES
 };
-enum { ATSI_BENCH_STAGING_BYTES = 4 << 20 };
+enum {
+    ATSI_BENCH_STAGING_BYTES = 4 << 20
+};
 
 // Makes the CPU side for rounds of the plan; n_threads 0: the default. Free with atsi_bench_close.
-enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side, struct atsi_error *err);
-// The device (borrowed) is prepared for rounds of the plan.
-enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device, struct atsi_bench_side *side,
+enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side,
                                      struct atsi_error *err);
+// The device (borrowed) is prepared for rounds of the plan.
+enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device,
+                                     struct atsi_bench_side *side, struct atsi_error *err);
 void atsi_bench_close(struct atsi_bench_side *side);
 
 // Median microseconds of op `i_op` in a round of n_tokens tokens in the middle of the planned context, and

@@ -15,7 +15,9 @@
 #include "planner/tokenizer.h"
 #include "planner/write_plan.h"
 
-enum { CERTIFY_SECONDS = 5 }; // that a plan may wait for its certificate
+enum {
+    CERTIFY_SECONDS = 5
+}; // that a plan may wait for its certificate
 
 // What a command holds until it ends.
 struct making {
@@ -50,7 +52,8 @@ static bool is_same_file(const char *a, const char *b) {
 }
 
 static enum atsi_status choose_output(struct making *m, struct atsi_error *err) {
-    m->output_path = m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
+    m->output_path =
+        m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
     if (!m->output_path) return atsi_fail(err, ATSI_FAILED, "out of memory");
     for (uint32_t i = 0; i < atsi_gguf_n_parts(m->gguf); i++)
         if (is_same_file(m->output_path, atsi_gguf_part_path(m->gguf, i)))
@@ -90,13 +93,17 @@ static enum atsi_status write_file(struct making *m, struct atsi_str tokenizer, 
 static enum atsi_status make_content(struct making *m, const char *command_line, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
     if (o->vocab_only) return atsi_content_make_vocab(m->gguf, command_line, &m->plan, err);
-    struct atsi_content_options content = {.n_ctx = o->n_ctx, .chunk = o->chunk, .n_threads = o->n_threads,
-                                           .kv_type = o->kv_type, .command = command_line};
+    struct atsi_content_options content = {.n_ctx = o->n_ctx,
+                                           .chunk = o->chunk,
+                                           .n_threads = o->n_threads,
+                                           .kv_type = o->kv_type,
+                                           .command = command_line};
     ATSI_TRY(atsi_lower(m->gguf, &(struct atsi_lower_options){.n_ctx = o->n_ctx}, &m->lowered, err));
     atsi_say_lines(m->console, m->lowered.remarks);
     ATSI_TRY(atsi_content_make(m->gguf, &m->lowered, &content, &m->plan, err));
     if (m->lowered.tied)
-        atsi_say(m->console, "note: the output matrix is the token embedding; it is stored once and counted where it is used");
+        atsi_say(m->console,
+                 "note: the output matrix is the token embedding; it is stored once and counted where it is used");
     return ATSI_OK;
 }
 
@@ -104,7 +111,8 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
     const struct atsi_plan_options *o = m->options;
     if (o->explain)
         ATSI_TRY(atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, o->json, err));
-    else if (!m->console->quiet) atsi_explain_budget(m->console->log, &m->plan, &m->placement);
+    else if (!m->console->quiet)
+        atsi_explain_budget(m->console->log, &m->plan, &m->placement);
     return o->what_if ? atsi_what_if(m->console->out, &m->plan, &m->machine.profile, options, o->json, err) : ATSI_OK;
 }
 
@@ -113,13 +121,17 @@ static enum atsi_status place(struct making *m, struct atsi_error *err) {
     ATSI_TRY(atsi_machine_find(o, &m->plan, m->console, &m->machine, err));
     if (!m->machine.use_gpu) {
         if (!o->n_pins && !o->explain && !o->what_if) return ATSI_OK;
-        return atsi_fail(err, ATSI_BAD_INPUT, "--pin, --explain and --what-if need a GPU to place for; give --device FILE.json");
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "--pin, --explain and --what-if need a GPU to place for; give --device FILE.json");
     }
-    struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes, .prefill_weight = o->prefill_weight,
-                                         .pins = o->pins, .n_pins = o->n_pins, .certify_seconds = CERTIFY_SECONDS};
+    struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
+                                         .prefill_weight = o->prefill_weight,
+                                         .pins = o->pins,
+                                         .n_pins = o->n_pins,
+                                         .certify_seconds = CERTIFY_SECONDS};
     if (m->machine.device)
-        options.scratch_bytes = m->machine.device->ops->scratch_bytes(&m->plan.program, m->plan.limits.chunk, m->plan.limits.n_outputs,
-                                                                      m->plan.limits.n_ctx);
+        options.scratch_bytes = m->machine.device->ops->scratch_bytes(&m->plan.program, m->plan.limits.chunk,
+                                                                      m->plan.limits.n_outputs, m->plan.limits.n_ctx);
     ATSI_TRY(atsi_place(&m->plan, &m->machine.profile, &options, &m->placement, err));
     return explain(m, &options, err);
 }
@@ -147,7 +159,8 @@ enum atsi_status atsi_command_make(const struct atsi_plan_options *options, cons
 
 // ---- completing one -----------------------------------------------------------------------------------------------
 
-static enum atsi_status read_manifest(const struct atsi_plan_file *file, struct atsi_plan *plan, struct atsi_error *err) {
+static enum atsi_status read_manifest(const struct atsi_plan_file *file, struct atsi_plan *plan,
+                                      struct atsi_error *err) {
     struct atsi_str manifest = atsi_plan_file_manifest(file);
     if (atsi_plan_from_json(manifest.data, manifest.size, plan, err) == ATSI_OK) return ATSI_OK;
     return atsi_fail_prefix(err, "%s", atsi_plan_file_path(file));
@@ -157,7 +170,8 @@ static enum atsi_status attach(struct making *m, struct atsi_error *err) {
     const char *input = m->options->input_path;
     ATSI_TRY(atsi_plan_file_open(&m->base, input, err));
     ATSI_TRY(read_manifest(m->base, &m->plan, err));
-    if (m->plan.vocab_only) return atsi_fail(err, ATSI_BAD_INPUT, "%s: a plan that only tokenises takes no weights", input);
+    if (m->plan.vocab_only)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: a plan that only tokenises takes no weights", input);
     ATSI_TRY(atsi_gguf_open(&m->gguf, m->options->attach_path, err));
     ATSI_TRY(choose_output(m, err));
     if (atsi_attach(&m->plan, m->gguf, &m->lowered, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);

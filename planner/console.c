@@ -20,14 +20,17 @@ void atsi_say_lines(const struct atsi_console *console, const char *text) {
 
 void atsi_progress_report(void *user, uint64_t done, uint64_t total) {
     struct atsi_progress_bar *bar = user;
-    enum { WIDTH = 40 };
+    enum {
+        WIDTH = 40
+    };
     static const char marks[] = "########################################";
     if (!bar->console->is_terminal || bar->console->quiet || total == 0) return;
     double now = atsi_clock_us();
     if (bar->is_drawn && now - bar->last_us < 1e5 && done < total) return;
     double share = (double)done / (double)total;
     int filled = (int)(share * WIDTH);
-    fprintf(bar->console->log, "\r%s [%.*s%*s] %3d %%", bar->label, filled, marks, WIDTH - filled, "", (int)(share * 100));
+    fprintf(bar->console->log, "\r%s [%.*s%*s] %3d %%", bar->label, filled, marks, WIDTH - filled, "",
+            (int)(share * 100));
     fflush(bar->console->log);
     bar->last_us = now;
     bar->is_drawn = true;

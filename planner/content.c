@@ -59,7 +59,8 @@ static enum atsi_status set_limits(struct atsi_plan *plan, const struct atsi_low
                                    const struct atsi_content_options *o, struct atsi_error *err) {
     struct atsi_plan_limits *l = &plan->limits;
     if (lowered->n_ctx > lowered->n_ctx_train)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the model was made for at most %u", lowered->n_ctx, lowered->n_ctx_train);
+        return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the model was made for at most %u", lowered->n_ctx,
+                         lowered->n_ctx_train);
     l->n_ctx = lowered->n_ctx;
     l->chunk = o->chunk ? o->chunk : ATSI_DEFAULT_CHUNK;
     if (l->chunk > l->n_ctx) l->chunk = l->n_ctx;
@@ -69,13 +70,16 @@ static enum atsi_status set_limits(struct atsi_plan *plan, const struct atsi_low
     for (uint32_t i = 0; i < plan->program.n_states; i++) {
         const struct atsi_state *s = &plan->program.states[i];
         if (!atsi_state_bytes(s, l->n_ctx, l->chunk, l->kv_type))
-            return atsi_fail(err, ATSI_BAD_INPUT, "--kv-type %s: heads of %u and %u elements are no multiple of its block, or the cache of "
-                             "%u positions is too large", atsi_dtype_name(l->kv_type), s->k_dim, s->v_dim, l->n_ctx);
+            return atsi_fail(err, ATSI_BAD_INPUT,
+                             "--kv-type %s: heads of %u and %u elements are no multiple of its block, or the cache of "
+                             "%u positions is too large",
+                             atsi_dtype_name(l->kv_type), s->k_dim, s->v_dim, l->n_ctx);
     }
     return atsi_program_place_buffers(&plan->program, l->chunk, l->n_outputs, &l->compute_bytes, err);
 }
 
-static enum atsi_status fill(const struct atsi_gguf *gguf, const char *command, struct atsi_plan *plan, struct atsi_error *err) {
+static enum atsi_status fill(const struct atsi_gguf *gguf, const char *command, struct atsi_plan *plan,
+                             struct atsi_error *err) {
     memset(plan, 0, sizeof *plan);
     snprintf(plan->certificate.milp_status, sizeof plan->certificate.milp_status, "skipped");
     ATSI_TRY(set_model(gguf, &plan->model, err));

@@ -5,7 +5,10 @@
 #include "formats/plan.h"
 #include "planner/lower.h"
 
-enum { ATSI_DEFAULT_CHUNK = 512, ATSI_DEFAULT_OUTPUTS = 16 };
+enum {
+    ATSI_DEFAULT_CHUNK = 512,
+    ATSI_DEFAULT_OUTPUTS = 16
+};
 
 struct atsi_content_options {
     uint32_t n_ctx;          // planned context; 0: the model's, at most ATSI_DEFAULT_CTX

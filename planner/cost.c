@@ -38,23 +38,32 @@ static struct atsi_work expert_work(const struct atsi_plan *plan, const struct a
                               .dtype = t->dtype};
 }
 
+static struct atsi_work matmul_work(const struct atsi_tensor *t, double rows) {
+    return (struct atsi_work){
+        .bytes = (double)t->size_bytes, .flops = 2.0 * rows * (double)t->ne[0] * (double)t->ne[1], .dtype = t->dtype};
+}
+
+static struct atsi_work embed_work(const struct atsi_tensor *t, const struct atsi_op *op, double rows) {
+    double row_bytes = (double)atsi_dtype_row_bytes(t->dtype, t->ne[0]);
+    return (struct atsi_work){.bytes = rows * row_bytes + activation_bytes(op, rows), .dtype = t->dtype};
+}
+
+static struct atsi_work delta_work(const struct atsi_plan *plan, const struct atsi_op *op, double rows) {
+    const struct atsi_state *s = &plan->program.states[op->state];
+    double elems = (double)s->n_heads * s->k_dim * s->v_dim;
+    return (struct atsi_work){
+        .bytes = 8 * elems + activation_bytes(op, rows), .flops = 8 * elems * rows, .dtype = ATSI_F32};
+}
+
 struct atsi_work atsi_work_of_op(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_phase phase) {
-    const struct atsi_program *p = &plan->program;
     double rows = op_rows(plan, op, phase);
-    const struct atsi_tensor *t = op->tensor[0] == ATSI_NONE ? NULL : &p->tensors[op->tensor[0]];
     switch (op->kind) {
-    case ATSI_OP_MATMUL:
-        return (struct atsi_work){(double)t->size_bytes, 2.0 * rows * (double)t->ne[0] * (double)t->ne[1], t->dtype};
+    case ATSI_OP_MATMUL: return matmul_work(&plan->program.tensors[op->tensor[0]], rows);
     case ATSI_OP_EXPERTS: return expert_work(plan, op, rows);
     case ATSI_OP_ATTENTION: return attention_work(plan, op, rows);
-    case ATSI_OP_EMBED:
-        return (struct atsi_work){rows * (double)atsi_dtype_row_bytes(t->dtype, t->ne[0]) + activation_bytes(op, rows), 0, t->dtype};
-    case ATSI_OP_DELTA_RULE: {
-        const struct atsi_state *s = &p->states[op->state];
-        double elems = (double)s->n_heads * s->k_dim * s->v_dim;
-        return (struct atsi_work){8 * elems + activation_bytes(op, rows), 8 * elems * rows, ATSI_F32};
-    }
-    default: return (struct atsi_work){activation_bytes(op, rows), 0, ATSI_F32};
+    case ATSI_OP_EMBED: return embed_work(&plan->program.tensors[op->tensor[0]], op, rows);
+    case ATSI_OP_DELTA_RULE: return delta_work(plan, op, rows);
+    default: return (struct atsi_work){.bytes = activation_bytes(op, rows), .dtype = ATSI_F32};
     }
 }
 
@@ -69,7 +78,8 @@ static double input_bytes(const struct atsi_plan *plan, const struct atsi_unit *
             int32_t b = op->in[k].buffer;
             if (b == ATSI_NONE || seen[b]) continue;
             seen[b] = true;
-            bytes += 4.0 * p->buffers[b].width * (p->buffers[b].rows == ATSI_ROWS_OUTPUTS ? 1 : round_tokens(plan, phase));
+            bytes +=
+                4.0 * p->buffers[b].width * (p->buffers[b].rows == ATSI_ROWS_OUTPUTS ? 1 : round_tokens(plan, phase));
         }
         for (int k = 0; k < ATSI_OP_MAX_OUT; k++)
             if (op->out[k].buffer != ATSI_NONE) seen[op->out[k].buffer] = true;
@@ -105,8 +115,8 @@ void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_prof
         if (!profile->has_gpu) continue;
         times[i].gpu_us = (float)side_time(plan, profile, ATSI_GPU, phase, u, &estimated);
         times[i].switch_us = (float)(profile->switch_us + input_bytes(plan, u, phase) / slower);
-        times[i].transfer_us = (float)(profile->to_device.fixed_us +
-                                       (double)atsi_cost_transfer_bytes(plan, u, phase) / profile->to_device.bytes_per_us);
+        times[i].transfer_us = (float)(profile->to_device.fixed_us + (double)atsi_cost_transfer_bytes(plan, u, phase) /
+                                                                         profile->to_device.bytes_per_us);
     }
     if (n_estimated) *n_estimated = estimated;
 }

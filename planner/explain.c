@@ -32,25 +32,32 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
     print_line(out, "resident", b->resident, "weights that stay");
     print_line(out, "spare", b->spare, "");
     print_line(out, "in all", b->vram, "--vram");
-    fprintf(out, "placed as %s%s", method_text(placement->method), placement->streamed ? ", leaving to streaming what it can carry" : "");
+    fprintf(out, "placed as %s%s", method_text(placement->method),
+            placement->streamed ? ", leaving to streaming what it can carry" : "");
     if (placement->other_decode_us > 0)
         fprintf(out, " (%.2f ms a token; %s: %.2f)", placement->decode_us / 1e3,
                 method_text(placement->method == ATSI_PLACE_PARTITION ? ATSI_PLACE_UNDIVIDED : ATSI_PLACE_PARTITION),
                 placement->other_decode_us / 1e3);
-    fprintf(out, "\npredicted  decode %.2f tokens/s (%.2f without dynamic transfer), prefill %.1f tokens/s (%.1f), at position %u\n",
-            rate(placement->decode_us, 1), rate(placement->decode_static_us, 1), rate(placement->prefill_us, plan->limits.chunk),
-            rate(placement->prefill_static_us, plan->limits.chunk), plan->limits.n_ctx / 2);
-    if (strcmp(plan->certificate.milp_status, "skipped"))
+    fprintf(out,
+            "\npredicted  decode %.2f tokens/s (%.2f without dynamic transfer), prefill %.1f tokens/s (%.1f), at "
+            "position %u\n",
+            rate(placement->decode_us, 1), rate(placement->decode_static_us, 1),
+            rate(placement->prefill_us, plan->limits.chunk), rate(placement->prefill_static_us, plan->limits.chunk),
+            plan->limits.n_ctx / 2);
+    if (strcmp(plan->certificate.milp_status, "skipped") != 0)
         fprintf(out, "certified  %s: no placement is more than %.4f %% better\n", plan->certificate.milp_status,
                 100 * plan->certificate.gap);
 }
 
-static bool put(cJSON *object, const char *field, double value) { return cJSON_AddNumberToObject(object, field, value) != NULL; }
+static bool put(cJSON *object, const char *field, double value) {
+    return cJSON_AddNumberToObject(object, field, value) != NULL;
+}
 
 static bool put_budget(cJSON *root, const struct atsi_budget *b) {
     cJSON *o = cJSON_AddObjectToObject(root, "budget_bytes");
-    return o && put(o, "vram", (double)b->vram) && put(o, "driver", (double)b->driver) && put(o, "compute", (double)b->compute) &&
-           put(o, "kv", (double)b->states) && put(o, "temporary", (double)b->temp) && put(o, "resident", (double)b->resident) &&
+    return o && put(o, "vram", (double)b->vram) && put(o, "driver", (double)b->driver) &&
+           put(o, "compute", (double)b->compute) && put(o, "kv", (double)b->states) &&
+           put(o, "temporary", (double)b->temp) && put(o, "resident", (double)b->resident) &&
            put(o, "spare", (double)b->spare);
 }
 
@@ -58,7 +65,8 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
 
 // Objective of the static placement's time a token (design section 3), of unit i on `side` and the others as they are.
 static double boundary_us(const struct atsi_plan *plan, double weight, uint32_t i) {
-    return (1 - weight) * plan->decode_times[i].switch_us + weight * plan->prefill_times[i].switch_us / plan->limits.chunk;
+    return (1 - weight) * plan->decode_times[i].switch_us +
+           weight * plan->prefill_times[i].switch_us / plan->limits.chunk;
 }
 
 static double side_us(const struct atsi_plan *plan, double weight, uint32_t i, enum atsi_backend side) {
@@ -72,24 +80,26 @@ static double value_of(const struct atsi_plan *plan, double weight, uint32_t i) 
     const struct atsi_unit *units = plan->program.units;
     enum atsi_backend here = units[i].backend, there = here == ATSI_CPU ? ATSI_GPU : ATSI_CPU;
     double change = side_us(plan, weight, i, there) - side_us(plan, weight, i, here);
-    if (i > 0) change += boundary_us(plan, weight, i) * ((units[i - 1].backend != there) - (units[i - 1].backend != here));
+    if (i > 0)
+        change += boundary_us(plan, weight, i) * ((units[i - 1].backend != there) - (units[i - 1].backend != here));
     if (i + 1 < plan->program.n_units)
         change += boundary_us(plan, weight, i + 1) * ((units[i + 1].backend != there) - (units[i + 1].backend != here));
     return change;
 }
 
 static void print_units(FILE *out, const struct atsi_plan *plan, double weight) {
-    fprintf(out, "\n%-24s %4s %9s %10s %10s %10s %10s %9s %9s %10s\n", "unit", "side", "MiB", "CPU us", "GPU us", "switch us", "move us",
-            "CPU us/M", "GPU us/M", "value us");
+    fprintf(out, "\n%-24s %4s %9s %10s %10s %10s %10s %9s %9s %10s\n", "unit", "side", "MiB", "CPU us", "GPU us",
+            "switch us", "move us", "CPU us/M", "GPU us/M", "value us");
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         const struct atsi_unit_times *t = &plan->decode_times[i];
         double size = (double)atsi_place_unit_bytes(plan, u) / mib, least = size > 1e-6 ? size : 1e-6;
-        fprintf(out, "%-24s %4s %9.2f %10.1f %10.1f %10.1f %10.1f %9.1f %9.1f %10.1f\n", u->name, side_words[u->backend], size,
-                (double)t->cpu_us, (double)t->gpu_us, (double)t->switch_us, (double)t->transfer_us, t->cpu_us / least,
-                t->gpu_us / least, value_of(plan, weight, i));
+        fprintf(out, "%-24s %4s %9.2f %10.1f %10.1f %10.1f %10.1f %9.1f %9.1f %10.1f\n", u->name,
+                side_words[u->backend], size, (double)t->cpu_us, (double)t->gpu_us, (double)t->switch_us,
+                (double)t->transfer_us, t->cpu_us / least, t->gpu_us / least, value_of(plan, weight, i));
     }
-    fprintf(out, "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side\n");
+    fprintf(out,
+            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side\n");
 }
 
 static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) {
@@ -100,8 +110,9 @@ static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) 
         const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
         cJSON *o = cJSON_CreateObject();
         good = o && cJSON_AddItemToArray(list, o) && cJSON_AddStringToObject(o, "name", u->name) &&
-               cJSON_AddStringToObject(o, "side", side_words[u->backend]) && put(o, "gpu_bytes", (double)atsi_place_unit_bytes(plan, u)) &&
-               put(o, "decode_cpu_us", d->cpu_us) && put(o, "decode_gpu_us", d->gpu_us) && put(o, "decode_switch_us", d->switch_us) &&
+               cJSON_AddStringToObject(o, "side", side_words[u->backend]) &&
+               put(o, "gpu_bytes", (double)atsi_place_unit_bytes(plan, u)) && put(o, "decode_cpu_us", d->cpu_us) &&
+               put(o, "decode_gpu_us", d->gpu_us) && put(o, "decode_switch_us", d->switch_us) &&
                put(o, "decode_transfer_us", d->transfer_us) && put(o, "prefill_cpu_us", p->cpu_us) &&
                put(o, "prefill_gpu_us", p->gpu_us) && put(o, "prefill_switch_us", p->switch_us) &&
                put(o, "prefill_transfer_us", p->transfer_us) && put(o, "value_us", value_of(plan, weight, i));
@@ -130,8 +141,8 @@ static void return_plan(struct atsi_plan *borrowed) {
 
 // Predictions for another budget and context; *fits is false when the budget is too small for any placement.
 static enum atsi_status place_elsewhere(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                        const struct atsi_place_options *options, uint64_t vram, uint32_t n_ctx, bool *fits,
-                                        struct atsi_placement *out, struct atsi_error *err) {
+                                        const struct atsi_place_options *options, uint64_t vram, uint32_t n_ctx,
+                                        bool *fits, struct atsi_placement *out, struct atsi_error *err) {
     struct atsi_plan other;
     struct atsi_place_options changed = *options;
     changed.vram_bytes = vram;
@@ -145,8 +156,8 @@ static enum atsi_status place_elsewhere(const struct atsi_plan *plan, const stru
 }
 
 static enum atsi_status with_one_gib_more(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                          const struct atsi_place_options *options, bool *fits, struct atsi_placement *out,
-                                          struct atsi_error *err) {
+                                          const struct atsi_place_options *options, bool *fits,
+                                          struct atsi_placement *out, struct atsi_error *err) {
     uint64_t more = options->vram_bytes + (UINT64_C(1) << 30);
     *fits = false;
     if (more > profile->gpu_bytes) return ATSI_OK;
@@ -162,19 +173,21 @@ static enum atsi_status print_object(FILE *out, cJSON *root, bool good, struct a
 }
 
 enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                              const struct atsi_place_options *options, const struct atsi_placement *placement, bool json,
-                              struct atsi_error *err) {
+                              const struct atsi_place_options *options, const struct atsi_placement *placement,
+                              bool json, struct atsi_error *err) {
     struct atsi_placement more;
     bool fits;
     ATSI_TRY(with_one_gib_more(plan, profile, options, &fits, &more, err));
     if (json) {
         cJSON *root = cJSON_CreateObject();
-        bool good = root && cJSON_AddStringToObject(root, "device", plan->device) && put_budget(root, &placement->budget) &&
-                    cJSON_AddStringToObject(root, "method", placement->method == ATSI_PLACE_PARTITION ? "partition" : "undivided") &&
+        bool good = root && cJSON_AddStringToObject(root, "device", plan->device) &&
+                    put_budget(root, &placement->budget) &&
+                    cJSON_AddStringToObject(root, "method",
+                                            placement->method == ATSI_PLACE_PARTITION ? "partition" : "undivided") &&
                     put(root, "decode_us", placement->decode_us) && put(root, "prefill_us", placement->prefill_us) &&
                     put(root, "decode_static_us", placement->decode_static_us) &&
-                    put(root, "prefill_static_us", placement->prefill_static_us) && put(root, "gap", plan->certificate.gap) &&
-                    put(root, "n_estimated", placement->n_estimated) &&
+                    put(root, "prefill_static_us", placement->prefill_static_us) &&
+                    put(root, "gap", plan->certificate.gap) && put(root, "n_estimated", placement->n_estimated) &&
                     (!fits || put(root, "decode_us_with_1_gib_more", more.decode_us)) &&
                     put_units(root, plan, options->prefill_weight);
         return print_object(out, root, good, err);
@@ -191,7 +204,10 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
 
 // ---- what if ------------------------------------------------------------------------------------------------------
 
-enum { MAX_BUDGETS = 12, MAX_CONTEXTS = 8 };
+enum {
+    MAX_BUDGETS = 12,
+    MAX_CONTEXTS = 8
+};
 
 // Budgets that people have, up to the card's, which ends the list.
 static uint32_t list_budgets(const struct atsi_device_profile *profile, uint64_t *budgets) {
@@ -219,7 +235,9 @@ enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const str
     uint32_t n_budgets = list_budgets(profile, budgets), n_contexts = list_contexts(plan, contexts);
     cJSON *root = json ? cJSON_CreateObject() : NULL, *rows = json ? cJSON_AddArrayToObject(root, "rows") : NULL;
     bool good = true;
-    if (!json) fprintf(out, "%-10s %9s %14s %14s   tokens/s, predicted for %s\n", "budget", "context", "decode", "prefill", profile->name);
+    if (!json)
+        fprintf(out, "%-10s %9s %14s %14s   tokens/s, predicted for %s\n", "budget", "context", "decode", "prefill",
+                profile->name);
     for (uint32_t b = 0; b < n_budgets; b++)
         for (uint32_t c = 0; c < n_contexts; c++) {
             struct atsi_placement p;
@@ -238,8 +256,10 @@ enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const str
                 continue;
             }
             fprintf(out, "%-10s %9u ", atsi_size_format(size, sizeof size, budgets[b]), contexts[c]);
-            if (fits) fprintf(out, "%14.2f %14.1f\n", rate(p.decode_us, 1), rate(p.prefill_us, plan->limits.chunk));
-            else fprintf(out, "%14s %14s\n", "too small", "");
+            if (fits)
+                fprintf(out, "%14.2f %14.1f\n", rate(p.decode_us, 1), rate(p.prefill_us, plan->limits.chunk));
+            else
+                fprintf(out, "%14s %14s\n", "too small", "");
         }
     return json ? print_object(out, root, good, err) : ATSI_OK;
 }

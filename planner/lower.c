@@ -49,7 +49,7 @@ static enum atsi_status weigh_units(struct atsi_program *p, struct atsi_error *e
 // ---- what was left out --------------------------------------------------------------------------------------------
 
 static int compare_pointers(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)*(void *const *)a, y = (uintptr_t)*(void *const *)b;
+    uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
     return (x > y) - (x < y);
 }
 
@@ -111,8 +111,13 @@ static uint32_t planned_context(const struct atsi_lower_options *options, uint32
 static enum atsi_status lower_into(const struct atsi_gguf *gguf, const struct atsi_lower_options *options,
                                    const struct atsi_family *family, FILE *remarks, struct atsi_lowered *out,
                                    struct atsi_error *err) {
-    struct atsi_builder b = {.gguf = gguf, .arch = family->arch, .out = out, .layer = ATSI_NONE, .router_unit = ATSI_NONE,
-                             .remarks = remarks, .err = err};
+    struct atsi_builder b = {.gguf = gguf,
+                             .arch = family->arch,
+                             .out = out,
+                             .layer = ATSI_NONE,
+                             .router_unit = ATSI_NONE,
+                             .remarks = remarks,
+                             .err = err};
     enum atsi_status status = atsi_hparams_read(gguf, family->arch, &b.hp, err);
     out->program.logits = ATSI_NONE;
     out->n_ctx_train = b.hp.n_ctx_train;

@@ -9,8 +9,8 @@
 // an F16 or BF16 source is widened.
 struct atsi_recipe {
     const struct atsi_gguf_tensor *source; // NULL: the tensor is `table`
-    uint32_t *row_order;                   // [ne[1]]: row r of every packed matrix is row row_order[r] of the source; NULL: r
-    float *table;                          // values of a tensor that the planner made
+    uint32_t *row_order; // [ne[1]]: row r of every packed matrix is row row_order[r] of the source; NULL: r
+    float *table;        // values of a tensor that the planner made
 };
 
 struct atsi_lowered {
@@ -28,7 +28,9 @@ struct atsi_lowered {
 struct atsi_lower_options {
     uint32_t n_ctx; // planned context; 0: the model's, at most ATSI_DEFAULT_CTX
 };
-enum { ATSI_DEFAULT_CTX = 4096 };
+enum {
+    ATSI_DEFAULT_CTX = 4096
+};
 
 // Lowers the model of a family in planner/arch/families.c. The GGUF must stay open while the result is in use. ATSI_BAD_INPUT for an
 // unknown family (the message lists the known ones), a bad or missing hyperparameter, missing tensors (by name) and shapes

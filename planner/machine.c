@@ -49,8 +49,9 @@ static struct atsi_device *open_gpu(struct atsi_error *why) {
     return device;
 }
 
-static enum atsi_status measure(const struct atsi_plan_options *o, const struct atsi_plan *plan, const struct atsi_console *console,
-                                struct atsi_machine *m, const struct atsi_measure_options *options, struct atsi_error *err) {
+static enum atsi_status measure(const struct atsi_plan_options *o, const struct atsi_plan *plan,
+                                const struct atsi_console *console, struct atsi_machine *m,
+                                const struct atsi_measure_options *options, struct atsi_error *err) {
     struct atsi_measure_result result;
     char *cache = atsi_profile_cache_path(&m->profile);
     if (cache && !o->reprofile) atsi_profile_cache_load(cache, &m->profile);
@@ -58,20 +59,26 @@ static enum atsi_status measure(const struct atsi_plan_options *o, const struct 
     atsi_progress_end(options->user);
     struct atsi_error why;
     if (status == ATSI_OK && result.n_measured) {
-        atsi_say(console, "profiled %u operations (%u noisy, %u left out for lack of time)", result.n_measured, result.n_noisy, result.n_skipped);
+        atsi_say(console, "profiled %u operations (%u noisy, %u left out for lack of time)", result.n_measured,
+                 result.n_noisy, result.n_skipped);
         if (cache && atsi_profile_cache_save(cache, &m->profile, &why) != ATSI_OK)
             atsi_say(console, "note: the profile is not kept: %s", why.text);
     }
     free(cache);
-    if (status == ATSI_OK && o->save_profile_path) status = atsi_profile_cache_save(o->save_profile_path, &m->profile, err);
+    if (status == ATSI_OK && o->save_profile_path)
+        status = atsi_profile_cache_save(o->save_profile_path, &m->profile, err);
     return status;
 }
 
-static enum atsi_status use_this(const struct atsi_plan_options *o, const struct atsi_plan *plan, const struct atsi_console *console,
-                                 struct atsi_machine *m, struct atsi_error *err) {
+static enum atsi_status use_this(const struct atsi_plan_options *o, const struct atsi_plan *plan,
+                                 const struct atsi_console *console, struct atsi_machine *m, struct atsi_error *err) {
     struct atsi_progress_bar bar = {.console = console, .label = "profiling"};
-    struct atsi_measure_options options = {.n_threads = (int)o->n_threads, .device = m->device, .seconds_max = o->profile_seconds,
-                                           .progress = atsi_progress_report, .user = &bar, .stop = console->stop};
+    struct atsi_measure_options options = {.n_threads = (int)o->n_threads,
+                                           .device = m->device,
+                                           .seconds_max = o->profile_seconds,
+                                           .progress = atsi_progress_report,
+                                           .user = &bar,
+                                           .stop = console->stop};
     ATSI_TRY(atsi_measure_identify(&options, &m->profile, err));
     if (m->device) {
         struct atsi_device_info info;
@@ -84,14 +91,17 @@ static enum atsi_status use_this(const struct atsi_plan_options *o, const struct
 }
 
 enum atsi_status atsi_machine_find(const struct atsi_plan_options *o, const struct atsi_plan *plan,
-                                   const struct atsi_console *console, struct atsi_machine *machine, struct atsi_error *err) {
+                                   const struct atsi_console *console, struct atsi_machine *machine,
+                                   struct atsi_error *err) {
     struct atsi_error why = {.text = ""};
     bool cpu_only = o->vram_given && o->vram_bytes == 0;
     memset(machine, 0, sizeof *machine);
     if (o->device_path) return cpu_only ? ATSI_OK : use_stored(o, console, machine, err);
     if (!cpu_only) machine->device = open_gpu(&why);
     if (!machine->device && !cpu_only && o->vram_given)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--vram: no GPU can be used here (%s); give --device FILE.json to plan for another machine", why.text);
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "--vram: no GPU can be used here (%s); give --device FILE.json to plan for another machine",
+                         why.text);
     return machine->device || o->save_profile_path ? use_this(o, plan, console, machine, err) : ATSI_OK;
 }
 

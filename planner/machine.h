@@ -19,7 +19,8 @@ struct atsi_machine {
 // without a GPU is ATSI_BAD_INPUT and the message names --device. Without --vram the budget is what is free less a
 // reserve, said in one line. Free with atsi_machine_free whether it succeeds or not.
 enum atsi_status atsi_machine_find(const struct atsi_plan_options *options, const struct atsi_plan *plan,
-                                   const struct atsi_console *console, struct atsi_machine *machine, struct atsi_error *err);
+                                   const struct atsi_console *console, struct atsi_machine *machine,
+                                   struct atsi_error *err);
 void atsi_machine_free(struct atsi_machine *machine);
 
 #endif

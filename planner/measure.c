@@ -10,9 +10,11 @@
 #include "planner/cost.h"
 #include "planner/profile_fit.h"
 
-static const double noisy = 0.08;         // spread over which a sample is repeated, then counted as noisy
+static const double noisy = 0.08;          // spread over which a sample is repeated, then counted as noisy
 static const double most_flops_cpu = 2e10; // a chunk with more is timed with fewer tokens on the CPU
-enum { TRIES = 2 };
+enum {
+    TRIES = 2
+};
 
 // ---- the machine --------------------------------------------------------------------------------------------------
 
@@ -31,7 +33,8 @@ static void read_cpu_name(char *name, size_t size) {
     if (file) fclose(file);
 }
 
-enum atsi_status atsi_measure_identify(const struct atsi_measure_options *o, struct atsi_device_profile *p, struct atsi_error *err) {
+enum atsi_status atsi_measure_identify(const struct atsi_measure_options *o, struct atsi_device_profile *p,
+                                       struct atsi_error *err) {
     memset(p, 0, sizeof *p);
     read_cpu_name(p->cpu_name, sizeof p->cpu_name);
     p->n_threads = (uint32_t)(o->n_threads ? o->n_threads : atsi_pool_default_threads());
@@ -73,7 +76,8 @@ static uint32_t probe_tokens(const struct atsi_plan *plan, const struct atsi_op 
 
 static struct item item_of(const struct atsi_plan *plan, uint32_t i_op, enum atsi_backend side, enum atsi_phase phase) {
     const struct atsi_op *op = &plan->program.ops[i_op];
-    struct item item = {.i_op = i_op, .phase = phase, .n_tokens = phase == ATSI_DECODE ? 1 : probe_tokens(plan, op, side)};
+    struct item item = {
+        .i_op = i_op, .phase = phase, .n_tokens = phase == ATSI_DECODE ? 1 : probe_tokens(plan, op, side)};
     struct atsi_plan probed = *plan; // the same program in smaller chunks
     probed.limits.chunk = item.n_tokens;
     item.work = atsi_work_of_op(&probed, op, phase);
@@ -81,8 +85,8 @@ static struct item item_of(const struct atsi_plan *plan, uint32_t i_op, enum ats
 }
 
 // Distinct operations that the profile has no point of. `items` has room for all operations in both phases.
-static uint32_t list_items(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
-                           struct item *items) {
+static uint32_t list_items(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                           enum atsi_backend side, struct item *items) {
     uint32_t n = 0;
     for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
         for (uint32_t i = 0; i < plan->program.n_ops; i++) {
@@ -120,22 +124,26 @@ static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_s
     }
     m->result->n_measured++;
     m->result->n_noisy += best.spread > noisy;
-    return atsi_profile_add_point(m->profile, side->backend, m->plan->program.ops[item->i_op].kind, item->work.dtype, item->phase, best, err);
+    return atsi_profile_add_point(m->profile, side->backend, m->plan->program.ops[item->i_op].kind, item->work.dtype,
+                                  item->phase, best, err);
 }
 
-static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct item *items, uint32_t n,
-                                   struct atsi_error *err) {
+static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct item *items,
+                                   uint32_t n, struct atsi_error *err) {
     for (uint32_t i = 0; i < n; i++) {
-        if (m->options->stop && *m->options->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted while profiling");
-        if (atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6) ATSI_TRY(time_item(m, side, &items[i], err));
-        else m->result->n_skipped++;
+        if (m->options->stop && *m->options->stop)
+            return atsi_fail(err, ATSI_INTERRUPTED, "interrupted while profiling");
+        if (atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6)
+            ATSI_TRY(time_item(m, side, &items[i], err));
+        else
+            m->result->n_skipped++;
         if (m->options->progress) m->options->progress(m->options->user, ++m->done, m->total);
     }
     return ATSI_OK;
 }
 
-static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct item *items, uint32_t n,
-                                     struct atsi_error *err) {
+static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct item *items,
+                                     uint32_t n, struct atsi_error *err) {
     struct atsi_bench_side side;
     if (n == 0) return ATSI_OK;
     enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(m->plan, m->options->device, &side, err)
@@ -148,10 +156,13 @@ static enum atsi_status measure_side(struct measuring *m, enum atsi_backend back
 }
 
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
-                              struct atsi_device_profile *profile, struct atsi_measure_result *result, struct atsi_error *err) {
-    struct measuring m = {.plan = plan, .options = options, .profile = profile, .result = result, .start_us = atsi_clock_us()};
+                              struct atsi_device_profile *profile, struct atsi_measure_result *result,
+                              struct atsi_error *err) {
+    struct measuring m = {
+        .plan = plan, .options = options, .profile = profile, .result = result, .start_us = atsi_clock_us()};
     memset(result, 0, sizeof *result);
-    struct item *cpu = calloc(2 * plan->program.n_ops, sizeof *cpu), *gpu = calloc(2 * plan->program.n_ops, sizeof *gpu);
+    struct item *cpu = calloc(2 * plan->program.n_ops, sizeof *cpu),
+                *gpu = calloc(2 * plan->program.n_ops, sizeof *gpu);
     enum atsi_status status = cpu && gpu ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
     if (status == ATSI_OK) {
         uint32_t n_cpu = list_items(plan, profile, ATSI_CPU, cpu);

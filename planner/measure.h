@@ -27,10 +27,12 @@ enum atsi_status atsi_measure_identify(const struct atsi_measure_options *option
 // Times every distinct operation of the plan on every side in both phases that *profile has no point of yet, the link when there is
 // a device and no figures for it, and fits the lines anew.
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
-                              struct atsi_device_profile *profile, struct atsi_measure_result *result, struct atsi_error *err);
+                              struct atsi_device_profile *profile, struct atsi_measure_result *result,
+                              struct atsi_error *err);
 
 // Copies both ways, the hand-over between the sides, and what the driver takes of the card (measure_link.c). The device is
 // prepared for the plan and holds nothing else of this process.
-enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile, struct atsi_error *err);
+enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile,
+                                   struct atsi_error *err);
 
 #endif

@@ -6,7 +6,9 @@
 #include "planner/bench.h"
 #include "planner/measure.h"
 
-enum { SAMPLES = 9 };
+enum {
+    SAMPLES = 9
+};
 static const uint64_t small_copy = 4 << 10, large_copy = 64 << 20;
 
 struct link {
@@ -22,11 +24,17 @@ static enum atsi_status finish(struct link *l, struct atsi_error *err) {
     return l->ops->event_sync(l->event, err);
 }
 
-enum what { TO_DEVICE, TO_HOST, HAND_OVER };
+enum what {
+    TO_DEVICE,
+    TO_HOST,
+    HAND_OVER
+};
 
 // One row there and back through mapped memory, as activations go.
 static enum atsi_status hand_over(struct link *l, struct atsi_error *err) {
-    enum { WIDTH = 1024 };
+    enum {
+        WIDTH = 1024
+    };
     ATSI_TRY(l->ops->copy_rows(l->stream, l->dev, WIDTH, l->host_dev, WIDTH, WIDTH, 1, err));
     ATSI_TRY(l->ops->copy_rows(l->stream, l->host_dev, WIDTH, l->dev, WIDTH, WIDTH, 1, err));
     return finish(l, err);
@@ -34,8 +42,10 @@ static enum atsi_status hand_over(struct link *l, struct atsi_error *err) {
 
 static enum atsi_status run(struct link *l, enum what what, uint64_t bytes, struct atsi_error *err) {
     if (what == HAND_OVER) return hand_over(l, err);
-    if (what == TO_DEVICE) ATSI_TRY(l->ops->copy_to_device(l->stream, l->dev, l->host, bytes, err));
-    else ATSI_TRY(l->ops->copy_to_host(l->stream, l->host, l->dev, bytes, err));
+    if (what == TO_DEVICE)
+        ATSI_TRY(l->ops->copy_to_device(l->stream, l->dev, l->host, bytes, err));
+    else
+        ATSI_TRY(l->ops->copy_to_host(l->stream, l->host, l->dev, bytes, err));
     return finish(l, err);
 }
 
@@ -51,7 +61,8 @@ static enum atsi_status time_it(struct link *l, enum what what, uint64_t bytes, 
     return ATSI_OK;
 }
 
-static enum atsi_status time_direction(struct link *l, enum what what, struct atsi_profile_link *out, struct atsi_error *err) {
+static enum atsi_status time_direction(struct link *l, enum what what, struct atsi_profile_link *out,
+                                       struct atsi_error *err) {
     double small_us, large_us;
     ATSI_TRY(time_it(l, what, small_copy, &small_us, err));
     ATSI_TRY(time_it(l, what, large_copy, &large_us, err));
@@ -87,14 +98,17 @@ static enum atsi_status measure_all(struct link *l, struct atsi_device_profile *
 }
 
 // Context, modules and handles: what the process holds, or what is gone from the card when the driver does not tell.
-static enum atsi_status measure_context(struct atsi_device *device, struct atsi_device_profile *profile, struct atsi_error *err) {
+static enum atsi_status measure_context(struct atsi_device *device, struct atsi_device_profile *profile,
+                                        struct atsi_error *err) {
     struct atsi_device_info info;
     ATSI_TRY(device->ops->info(device, &info, err));
-    profile->context_bytes = info.used_by_process_bytes ? info.used_by_process_bytes : info.total_bytes - info.free_bytes;
+    profile->context_bytes =
+        info.used_by_process_bytes ? info.used_by_process_bytes : info.total_bytes - info.free_bytes;
     return ATSI_OK;
 }
 
-enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile, struct atsi_error *err) {
+enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile,
+                                   struct atsi_error *err) {
     struct link l = {.ops = device->ops, .device = device};
     ATSI_TRY(measure_context(device, profile, err));
     enum atsi_status status = measure_all(&l, profile, err);

@@ -25,13 +25,24 @@ const char *atsi_plan_usage(void) {
            "         --help, --version\n";
 }
 
-enum option_type { FLAG, TEXT, COUNT, MODE_TEXT, MODE_FLAG, SIZE, KV_TYPE, OBJECTIVE, SECONDS, PIN };
+enum option_type {
+    FLAG,
+    TEXT,
+    COUNT,
+    MODE_TEXT,
+    MODE_FLAG,
+    SIZE,
+    KV_TYPE,
+    OBJECTIVE,
+    SECONDS,
+    PIN
+};
 
 struct option {
     const char *name;
     enum option_type type;
-    size_t offset;       // of what is set; MODE_*: the mode itself
-    long low, high;      // COUNT
+    size_t offset;  // of what is set; MODE_*: the mode itself
+    long low, high; // COUNT
 };
 
 #define AT(member) offsetof(struct atsi_plan_options, member)
@@ -78,16 +89,21 @@ static enum atsi_status parse_count(const struct option *o, const char *text, ui
     errno = 0;
     long value = strtol(text, &end, 10);
     if (!(*text >= '0' && *text <= '9') || *end || errno || value < o->low || value > o->high)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %ld to %ld", o->name, text, o->low, o->high);
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %ld to %ld", o->name, text, o->low,
+                         o->high);
     *out = (uint32_t)value;
     return ATSI_OK;
 }
 
 static enum atsi_status parse_kv_type(const char *text, enum atsi_dtype *out, struct atsi_error *err) {
-    if (!strcmp(text, "f32")) *out = ATSI_F32;
-    else if (!strcmp(text, "f16")) *out = ATSI_F16;
-    else if (!strcmp(text, "q8_0")) *out = ATSI_Q8_0;
-    else return atsi_fail(err, ATSI_BAD_INPUT, "--kv-type: \"%s\" is not f32, f16 or q8_0", text);
+    if (!strcmp(text, "f32"))
+        *out = ATSI_F32;
+    else if (!strcmp(text, "f16"))
+        *out = ATSI_F16;
+    else if (!strcmp(text, "q8_0"))
+        *out = ATSI_Q8_0;
+    else
+        return atsi_fail(err, ATSI_BAD_INPUT, "--kv-type: \"%s\" is not f32, f16 or q8_0", text);
     return ATSI_OK;
 }
 
@@ -98,10 +114,13 @@ static bool parse_real(const char *text, double low, double high, double *out) {
 }
 
 static enum atsi_status parse_objective(const char *text, double *out, struct atsi_error *err) {
-    if (!strcmp(text, "decode")) *out = 0;
-    else if (!strcmp(text, "prefill")) *out = 1;
+    if (!strcmp(text, "decode"))
+        *out = 0;
+    else if (!strcmp(text, "prefill"))
+        *out = 1;
     else if (!parse_real(text, 0, 1, out))
-        return atsi_fail(err, ATSI_BAD_INPUT, "--objective: \"%s\" is not decode, prefill or a weight from 0 to 1", text);
+        return atsi_fail(err, ATSI_BAD_INPUT, "--objective: \"%s\" is not decode, prefill or a weight from 0 to 1",
+                         text);
     return ATSI_OK;
 }
 
@@ -150,7 +169,8 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
     case SIZE:
         out->vram_given = true;
         if (atsi_size_parse(text, at)) return ATSI_OK;
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no size (examples: 6G, 5.5G, 512M, 1048576)", o->name, text);
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no size (examples: 6G, 5.5G, 512M, 1048576)", o->name,
+                         text);
     default: return ATSI_OK;
     }
 }
@@ -160,10 +180,13 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
 static enum atsi_status check_combination(struct atsi_plan_options *o, struct atsi_error *err) {
     if (o->mode == ATSI_PLAN_HELP || o->mode == ATSI_PLAN_VERSION) return ATSI_OK;
     if (!o->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
-    if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) && (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if))
-        return atsi_fail(err, ATSI_BAD_INPUT, "--device, --save-profile, --pin, --explain and --what-if place a model: they need one");
+    if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
+        (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if))
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "--device, --save-profile, --pin, --explain and --what-if place a model: they need one");
     if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
-        return atsi_fail(err, ATSI_BAD_INPUT, "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "
                          "--info, --verify, --solve or --schedule");
     if (o->attach_path && (o->vocab_only || o->no_weights))
         return atsi_fail(err, ATSI_BAD_INPUT, "--attach adds the weights; it excludes --no-weights and --vocab-only");

@@ -20,7 +20,9 @@ enum atsi_plan_mode {
     ATSI_PLAN_VERSION
 };
 
-enum { ATSI_PLAN_MAX_PINS = 64 };
+enum {
+    ATSI_PLAN_MAX_PINS = 64
+};
 
 struct atsi_plan_options {
     enum atsi_plan_mode mode;
@@ -28,15 +30,15 @@ struct atsi_plan_options {
     const char *output_path; // -o; NULL: the model's name with .atsp in the current folder
     const char *attach_path; // --attach: the model whose tensors complete the plan input_path
     bool vram_given;
-    uint64_t vram_bytes;     // --vram
-    uint32_t n_ctx;          // 0: the model's, at most 4096
-    uint32_t chunk;          // 0: the default
-    uint32_t n_threads;      // 0: chosen when the plan runs
+    uint64_t vram_bytes; // --vram
+    uint32_t n_ctx;      // 0: the model's, at most 4096
+    uint32_t chunk;      // 0: the default
+    uint32_t n_threads;  // 0: chosen when the plan runs
     enum atsi_dtype kv_type;
-    const char *device_path; // --device: a stored device profile
+    const char *device_path;       // --device: a stored device profile
     const char *save_profile_path; // --save-profile
-    double profile_seconds;  // --profile-seconds
-    double prefill_weight;   // --objective: decode 0, prefill 1
+    double profile_seconds;        // --profile-seconds
+    double prefill_weight;         // --objective: decode 0, prefill 1
     struct atsi_pin pins[ATSI_PLAN_MAX_PINS];
     uint32_t n_pins;
     bool vocab_only, no_weights, ship, reprofile, explain, what_if, json, quiet;

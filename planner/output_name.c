@@ -11,7 +11,9 @@ static void strip(char *name, const char *ending) {
 
 // "-00001-of-00003" at the end.
 static void strip_split(char *name) {
-    enum { TAIL = 15 };
+    enum {
+        TAIL = 15
+    };
     size_t length = strlen(name);
     if (length <= TAIL) return;
     char *tail = name + length - TAIL;

@@ -7,7 +7,10 @@
 #include "formats/half.h"
 #include "kernels/layout.h"
 
-enum { PIECE_BYTES = 1 << 20, BATCH_BYTES = 32 << 20 }; // what a thread packs at a time; what all pack between two writes
+enum {
+    PIECE_BYTES = 1 << 20,
+    BATCH_BYTES = 32 << 20
+}; // what a thread packs at a time; what all pack between two writes
 
 static bool is_widened(const struct atsi_tensor *t, const struct atsi_recipe *r) {
     return r->source && r->source->dtype != t->dtype;
@@ -41,10 +44,10 @@ struct packing {
     struct atsi_pool *pool;
     const struct atsi_tensor *tensor;
     const struct atsi_recipe *recipe;
-    uint64_t row_bytes, matrix_bytes; // of a row; of a packed matrix, its last tile filled up
+    uint64_t row_bytes, matrix_bytes;        // of a row; of a packed matrix, its last tile filled up
     uint64_t rows_per_piece, rows_per_batch; // multiples of a tile
     uint64_t i_matrix, first_row, n_rows;    // the batch at hand
-    uint8_t *batch;    // its packed bytes
+    uint8_t *batch;                          // its packed bytes
     uint8_t *gathered; // a piece of rows in packed order for each thread; NULL when rows keep their order
 };
 
@@ -77,7 +80,8 @@ static enum atsi_status pack_batches(struct packing *p, atsi_pack_sink *sink, vo
             uint64_t left = n_rows - p->first_row;
             p->n_rows = left < p->rows_per_batch ? left : p->rows_per_batch;
             atsi_pool_run(p->pool, pack_pieces, p);
-            uint64_t bytes = p->n_rows == left ? p->matrix_bytes - p->first_row * p->row_bytes : p->n_rows * p->row_bytes;
+            uint64_t bytes =
+                p->n_rows == left ? p->matrix_bytes - p->first_row * p->row_bytes : p->n_rows * p->row_bytes;
             ATSI_TRY(sink(user, p->batch, bytes, err));
         }
     return ATSI_OK;

@@ -15,7 +15,9 @@ static const uint64_t mib = 1 << 20;
 
 // ---- sizes --------------------------------------------------------------------------------------------------------
 
-enum { ALIGNMENT = 256 }; // of every device allocation
+enum {
+    ALIGNMENT = 256
+}; // of every device allocation
 
 // Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
 // a fixed part for what does not grow with the chunk.
@@ -36,7 +38,8 @@ static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
         int32_t s = plan->program.ops[i].state;
         if (s == ATSI_NONE) continue;
-        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk, plan->limits.kv_type);
+        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk,
+                                                  plan->limits.kv_type);
     }
     return bytes;
 }
@@ -68,17 +71,23 @@ uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_u
 }
 
 // What is there whatever is placed.
-static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
+static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                           uint64_t scratch_bytes) {
     return profile->context_bytes + compute_bytes(plan, scratch_bytes) + small_bytes(plan);
 }
 
-uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
+uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                               uint64_t scratch_bytes) {
     return (base_bytes(plan, profile, scratch_bytes) + mib - 1) / mib * mib;
 }
 
-static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes) {
-    struct atsi_budget b = {.vram = plan->limits.vram_bytes, .driver = profile->context_bytes, .compute = compute_bytes(plan, scratch_bytes),
-                            .temp = plan->limits.temp_bytes, .resident = small_bytes(plan)};
+static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                       uint64_t scratch_bytes) {
+    struct atsi_budget b = {.vram = plan->limits.vram_bytes,
+                            .driver = profile->context_bytes,
+                            .compute = compute_bytes(plan, scratch_bytes),
+                            .temp = plan->limits.temp_bytes,
+                            .resident = small_bytes(plan)};
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         if (u->backend != ATSI_GPU) continue;
@@ -141,7 +150,7 @@ static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
 // same time, so their rates add up. A chunk: the link alone keeps up with the GPU, or it does not.
 static double streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
     if (phase == ATSI_DECODE) return t->cpu_us > 0 ? 1 / (1.0 / t->cpu_us + 1.0 / fmax(t->transfer_us, 1e-6)) : 0;
-    return fmin(t->cpu_us, fmax(t->transfer_us, t->gpu_us));
+    return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
 }
 
 // A placement that knows of streaming leaves to it what it can carry and gives residency to what cannot move.
@@ -149,12 +158,14 @@ static void price_cpu_side(struct search *s, bool streamed) {
     for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
         const struct atsi_unit_times *d = &s->plan->decode_times[i], *p = &s->plan->prefill_times[i];
         bool moves = streamed && atsi_unit_is_promotable(&s->plan->program.units[i]);
-        s->units[i].t_cpu_us = blend(s, moves ? streamed_us(d, ATSI_DECODE) : d->cpu_us, moves ? streamed_us(p, ATSI_PREFILL) : p->cpu_us);
+        s->units[i].t_cpu_us =
+            blend(s, moves ? streamed_us(d, ATSI_DECODE) : d->cpu_us, moves ? streamed_us(p, ATSI_PREFILL) : p->cpu_us);
     }
 }
 
 static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
-    for (uint32_t i = 0; i < plan->program.n_units; i++) plan->program.units[i].backend = (enum atsi_backend)placement[i];
+    for (uint32_t i = 0; i < plan->program.n_units; i++)
+        plan->program.units[i].backend = (enum atsi_backend)placement[i];
 }
 
 struct candidate {
@@ -165,8 +176,10 @@ struct candidate {
 };
 
 static struct atsi_solve_instance instance_of(struct search *s, const struct candidate *c, uint64_t granularity) {
-    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - c->temp_bytes, .granularity_bytes = granularity,
-                                       .n_units = s->plan->program.n_units, .units = s->units};
+    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - c->temp_bytes,
+                                       .granularity_bytes = granularity,
+                                       .n_units = s->plan->program.n_units,
+                                       .units = s->units};
     price_cpu_side(s, c->streamed);
     if (c->method == ATSI_PLACE_PARTITION) {
         atsi_solve_partition(&inst, s->fixed_units);
@@ -177,7 +190,9 @@ static struct atsi_solve_instance instance_of(struct search *s, const struct can
 
 // Solves for one region size and method and predicts both phases, temporary region included.
 static enum atsi_status try_candidate(struct search *s, struct candidate *c, struct atsi_error *err) {
-    enum { SEARCH_GRANULES = 4096 }; // a coarse budget for the search; the final solution is exact to the MiB
+    enum {
+        SEARCH_GRANULES = 4096
+    }; // a coarse budget for the search; the final solution is exact to the MiB
     uint64_t granularity = mib;
     while (s->free_bytes / granularity > SEARCH_GRANULES) granularity *= 2;
     struct atsi_solve_instance inst = instance_of(s, c, granularity);
@@ -221,14 +236,17 @@ static enum atsi_status consider(struct search *s, struct candidate c, struct be
         best->method_score[c.method] = score;
         best->method_decode_us[c.method] = c.decode_us;
     }
-    if (score >= best->score * (1 - 1e-6)) return ATSI_OK; // ties go to the earlier: smaller regions, the undivided problem
+    if (score >= best->score * (1 - 1e-6))
+        return ATSI_OK; // ties go to the earlier: smaller regions, the undivided problem
     best->score = score;
     best->candidate = c;
     return ATSI_OK;
 }
 
 static enum atsi_status find_best(struct search *s, struct best *best, struct atsi_error *err) {
-    enum { MAX_REGIONS = 8 };
+    enum {
+        MAX_REGIONS = 8
+    };
     uint64_t regions[MAX_REGIONS];
     uint32_t n_regions = list_regions(s, regions, MAX_REGIONS);
     int n_methods = s->has_experts ? 2 : 1;
@@ -255,7 +273,8 @@ static void record_certificate(struct atsi_plan_certificate *c, const struct ats
     c->milp_seconds = r->milp.seconds;
 }
 
-static enum atsi_status settle(struct search *s, const struct candidate *c, struct atsi_placement *out, struct atsi_error *err) {
+static enum atsi_status settle(struct search *s, const struct candidate *c, struct atsi_placement *out,
+                               struct atsi_error *err) {
     struct atsi_plan *plan = s->plan;
     struct atsi_solve_instance inst = instance_of(s, c, mib);
     struct atsi_milp_options milp = atsi_milp_defaults();
@@ -298,12 +317,14 @@ static enum atsi_status check_budget(const struct atsi_plan *plan, const struct 
     char have[32], least[32], card[32];
     uint64_t vram = options->vram_bytes, least_vram = atsi_place_least_vram(plan, profile, options->scratch_bytes);
     if (vram > profile->gpu_bytes)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: %s has %s", atsi_size_format(have, sizeof have, vram), profile->gpu_name,
-                         atsi_size_format(card, sizeof card, profile->gpu_bytes));
+        return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: %s has %s", atsi_size_format(have, sizeof have, vram),
+                         profile->gpu_name, atsi_size_format(card, sizeof card, profile->gpu_bytes));
     if (vram >= least_vram) return ATSI_OK;
-    return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: the smallest budget that works is %s (%lluM: driver and activations at chunk %u); "
-                     "a smaller --chunk needs less, --vram 0 uses the CPU alone", atsi_size_format(have, sizeof have, vram),
-                     atsi_size_format(least, sizeof least, least_vram), (unsigned long long)(least_vram / mib), plan->limits.chunk);
+    return atsi_fail(err, ATSI_BAD_INPUT,
+                     "--vram %s: the smallest budget that works is %s (%lluM: driver and activations at chunk %u); "
+                     "a smaller --chunk needs less, --vram 0 uses the CPU alone",
+                     atsi_size_format(have, sizeof have, vram), atsi_size_format(least, sizeof least, least_vram),
+                     (unsigned long long)(least_vram / mib), plan->limits.chunk);
 }
 
 static enum atsi_status run_search(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
@@ -315,12 +336,15 @@ static enum atsi_status run_search(struct search *s, struct atsi_placement *out,
 }
 
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                            const struct atsi_place_options *options, struct atsi_placement *out, struct atsi_error *err) {
+                            const struct atsi_place_options *options, struct atsi_placement *out,
+                            struct atsi_error *err) {
     size_t n = plan->program.n_units;
     memset(out, 0, sizeof *out);
     ATSI_TRY(check_budget(plan, profile, options, err));
     ATSI_TRY(price_units(plan, profile, out, err));
-    struct search s = {.plan = plan, .profile = profile, .options = options,
+    struct search s = {.plan = plan,
+                       .profile = profile,
+                       .options = options,
                        .free_bytes = options->vram_bytes - base_bytes(plan, profile, options->scratch_bytes)};
     s.units = calloc(n, sizeof *s.units);
     s.fixed_units = calloc(n, sizeof *s.fixed_units);

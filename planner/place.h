@@ -38,17 +38,18 @@ enum atsi_place_method {
 struct atsi_placement {
     struct atsi_budget budget;
     enum atsi_place_method method;
-    bool streamed;            // the placement was solved with the times that streaming leaves of the CPU side
-    double other_decode_us;   // predicted for the other method's placement; 0 for a model without experts
-    double decode_us;         // predicted: a token, with dynamic transfer
-    double prefill_us;        // predicted: a chunk
-    double decode_static_us;  // the same without dynamic transfer
+    bool streamed;           // the placement was solved with the times that streaming leaves of the CPU side
+    double other_decode_us;  // predicted for the other method's placement; 0 for a model without experts
+    double decode_us;        // predicted: a token, with dynamic transfer
+    double prefill_us;       // predicted: a chunk
+    double decode_static_us; // the same without dynamic transfer
     double prefill_static_us;
-    uint32_t n_estimated;     // operations priced by a fitted line
+    uint32_t n_estimated; // operations priced by a fitted line
 };
 
 // Bytes on the GPU that no placement can do without: driver, activations, scratch, small tensors. In whole MiB.
-uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile, uint64_t scratch_bytes);
+uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                               uint64_t scratch_bytes);
 // Bytes that a unit takes on the GPU: its matrices and states, aligned as the runtime allocates them.
 uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *unit);
 
@@ -56,6 +57,7 @@ uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_u
 // temporary region's size is searched. ATSI_BAD_INPUT when the budget is under atsi_place_least_vram (the message names
 // the smallest budget that works), a pattern matches nothing, or pinned units do not fit. Sizes are whole MiB in the solver.
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                            const struct atsi_place_options *options, struct atsi_placement *out, struct atsi_error *err);
+                            const struct atsi_place_options *options, struct atsi_placement *out,
+                            struct atsi_error *err);
 
 #endif

@@ -18,7 +18,8 @@ char *atsi_profile_cache_path(const struct atsi_device_profile *p) {
         cache = home;
         between = "/.cache/atsi";
     }
-    int n = snprintf(key, sizeof key, "%s|%s|%s|%u|%s", p->cpu_name, p->gpu_name, p->driver, p->n_threads, ATSI_VERSION);
+    int n =
+        snprintf(key, sizeof key, "%s|%s|%s|%u|%s", p->cpu_name, p->gpu_name, p->driver, p->n_threads, ATSI_VERSION);
     uint64_t hash = atsi_hash(key, (uint64_t)n < sizeof key ? (uint64_t)n : sizeof key);
     return asprintf(&path, "%s%s/profile-%016llx.json", cache, between, (unsigned long long)hash) < 0 ? NULL : path;
 }
@@ -51,7 +52,8 @@ static enum atsi_status make_folders(char *path, struct atsi_error *err) {
     return ATSI_OK;
 }
 
-enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile, struct atsi_error *err) {
+enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile,
+                                         struct atsi_error *err) {
     char *json = NULL, *folders = strdup(path);
     enum atsi_status status = folders ? make_folders(folders, err) : atsi_fail(err, ATSI_FAILED, "out of memory");
     if (status == ATSI_OK) status = atsi_device_profile_to_json(profile, &json, err);

@@ -12,6 +12,7 @@ char *atsi_profile_cache_path(const struct atsi_device_profile *profile);
 // damaged cache is as good as none.
 void atsi_profile_cache_load(const char *path, struct atsi_device_profile *profile);
 // Makes the folder and writes the file.
-enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile, struct atsi_error *err);
+enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile,
+                                         struct atsi_error *err);
 
 #endif

@@ -6,8 +6,8 @@
 
 #include "planner/bench.h"
 
-static struct atsi_profile_cost *find(const struct atsi_device_profile *p, enum atsi_backend side, uint32_t op, uint32_t dtype,
-                                      enum atsi_phase phase) {
+static struct atsi_profile_cost *find(const struct atsi_device_profile *p, enum atsi_backend side, uint32_t op,
+                                      uint32_t dtype, enum atsi_phase phase) {
     for (uint32_t i = 0; i < p->n_costs; i++) {
         struct atsi_profile_cost *c = &p->costs[i];
         if (c->side == side && c->op == op && c->dtype == dtype && c->phase == phase) return c;
@@ -23,7 +23,9 @@ bool atsi_profile_has_point(const struct atsi_device_profile *p, enum atsi_backe
     return false;
 }
 
-static enum atsi_status no_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory while profiling"); }
+static enum atsi_status no_memory(struct atsi_error *err) {
+    return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
+}
 
 // The cost of that key, made when it is not there. *cost is valid until the next call.
 static enum atsi_status find_or_add(struct atsi_device_profile *p, enum atsi_backend side, uint32_t op, uint32_t dtype,
@@ -35,15 +37,18 @@ static enum atsi_status find_or_add(struct atsi_device_profile *p, enum atsi_bac
     if (!grown) return no_memory(err);
     p->costs = grown;
     *cost = &grown[p->n_costs++];
-    **cost = (struct atsi_profile_cost){.side = side, .op = op, .dtype = dtype, .phase = phase, .bytes_per_us = 1, .flops_per_us = 1};
+    **cost = (struct atsi_profile_cost){
+        .side = side, .op = op, .dtype = dtype, .phase = phase, .bytes_per_us = 1, .flops_per_us = 1};
     return ATSI_OK;
 }
 
-enum atsi_status atsi_profile_add_point(struct atsi_device_profile *p, enum atsi_backend side, uint32_t op, uint32_t dtype,
-                                        enum atsi_phase phase, struct atsi_profile_point point, struct atsi_error *err) {
+enum atsi_status atsi_profile_add_point(struct atsi_device_profile *p, enum atsi_backend side, uint32_t op,
+                                        uint32_t dtype, enum atsi_phase phase, struct atsi_profile_point point,
+                                        struct atsi_error *err) {
     struct atsi_profile_cost *c;
     ATSI_TRY(find_or_add(p, side, op, dtype, phase, &c, err));
-    if (c->n_points == ATSI_PROFILE_MAX_POINTS) return atsi_fail(err, ATSI_FAILED, "the profile has too many points of one operation");
+    if (c->n_points == ATSI_PROFILE_MAX_POINTS)
+        return atsi_fail(err, ATSI_FAILED, "the profile has too many points of one operation");
     struct atsi_profile_point *grown = realloc(c->points, (c->n_points + 1) * sizeof *grown);
     if (!grown) return no_memory(err);
     c->points = grown;
@@ -88,7 +93,8 @@ static enum atsi_status fit_line(const struct points *points, struct atsi_profil
     if (cost->bytes_per_us <= 0) cost->bytes_per_us = unlimited;
     if (cost->flops_per_us <= 0) cost->flops_per_us = unlimited;
     for (int i = 0; i < points->n; i++)
-        left[i] = fmax(0, points->list[i].us - fmax(points->list[i].bytes / cost->bytes_per_us, points->list[i].flops / cost->flops_per_us));
+        left[i] = fmax(0, points->list[i].us - fmax(points->list[i].bytes / cost->bytes_per_us,
+                                                    points->list[i].flops / cost->flops_per_us));
     cost->fixed_us = points->n ? atsi_median(left, points->n, &spread) : 0;
     free(left);
     return ATSI_OK;

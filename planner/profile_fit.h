@@ -5,10 +5,11 @@
 #include "formats/device_profile.h"
 
 // Whether the profile has a point of exactly this work.
-bool atsi_profile_has_point(const struct atsi_device_profile *profile, enum atsi_backend side, uint32_t op, uint32_t dtype,
-                            enum atsi_phase phase, double bytes, double flops);
-enum atsi_status atsi_profile_add_point(struct atsi_device_profile *profile, enum atsi_backend side, uint32_t op, uint32_t dtype,
-                                        enum atsi_phase phase, struct atsi_profile_point point, struct atsi_error *err);
+bool atsi_profile_has_point(const struct atsi_device_profile *profile, enum atsi_backend side, uint32_t op,
+                            uint32_t dtype, enum atsi_phase phase, double bytes, double flops);
+enum atsi_status atsi_profile_add_point(struct atsi_device_profile *profile, enum atsi_backend side, uint32_t op,
+                                        uint32_t dtype, enum atsi_phase phase, struct atsi_profile_point point,
+                                        struct atsi_error *err);
 
 // Fits every cost to its points, and makes the costs for types and operations without points of their own from those of all
 // others: the rates are the best that a point reached, the fixed cost is the median of what they leave over.

@@ -18,7 +18,8 @@ static struct size_text size_of(uint64_t bytes) {
 uint64_t atsi_report_state_bytes(const struct atsi_plan *plan) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->program.n_states; i++)
-        bytes += atsi_state_bytes(&plan->program.states[i], plan->limits.n_ctx, plan->limits.chunk, plan->limits.kv_type);
+        bytes +=
+            atsi_state_bytes(&plan->program.states[i], plan->limits.n_ctx, plan->limits.chunk, plan->limits.kv_type);
     return bytes;
 }
 
@@ -60,30 +61,32 @@ static void print_file(FILE *out, const struct atsi_plan_file *file) {
     }
     fprintf(out, "file       %s, %s%s\n", atsi_plan_file_path(file), size_of(atsi_plan_file_size_bytes(file)).text,
             atsi_plan_file_is_shipped(file) ? ", compressed for transport" : "");
-    if (!atsi_plan_file_has_weights(file)) fprintf(out, "weights    none in the file; complete it with atsi-plan --attach\n");
+    if (!atsi_plan_file_has_weights(file))
+        fprintf(out, "weights    none in the file; complete it with atsi-plan --attach\n");
     else if (n_compressed)
-        fprintf(out, "weights    %s stored for %s packed, %u of %u tensors compressed\n", size_of(stored).text, size_of(packed).text,
-                n_compressed, atsi_plan_file_n_blobs(file));
+        fprintf(out, "weights    %s stored for %s packed, %u of %u tensors compressed\n", size_of(stored).text,
+                size_of(packed).text, n_compressed, atsi_plan_file_n_blobs(file));
 }
 
 static void print_plan(FILE *out, const struct atsi_plan *plan) {
     const struct atsi_program *p = &plan->program;
     const struct atsi_plan_limits *l = &plan->limits;
-    fprintf(out, "program    %u operations in %u units over %u tensors, %u states; vocabulary %u\n", p->n_ops, p->n_units,
-            p->n_tensors, p->n_states, p->n_vocab);
+    fprintf(out, "program    %u operations in %u units over %u tensors, %u states; vocabulary %u\n", p->n_ops,
+            p->n_units, p->n_tensors, p->n_states, p->n_vocab);
     print_types(out, p);
     fprintf(out, "limits     context %u (trained %u), chunk %u, kv %s\n", l->n_ctx, plan->model.n_ctx_train, l->chunk,
             atsi_dtype_name(l->kv_type));
     fprintf(out, "memory     weights %s, states %s, activations %s\n", size_of(tensor_bytes(p)).text,
             size_of(atsi_report_state_bytes(plan)).text, size_of(l->compute_bytes).text);
-    if (n_gpu_units(p) == 0) fprintf(out, "placement  all on the CPU\n");
+    if (n_gpu_units(p) == 0)
+        fprintf(out, "placement  all on the CPU\n");
     else
         fprintf(out, "placement  %u of %u units on the GPU within %s, planned for %s\n", n_gpu_units(p), p->n_units,
                 size_of(l->vram_bytes).text, plan->device);
     if (plan->predicted_decode_us > 0)
         fprintf(out, "predicted  decode %.2f tokens/s, prefill %.1f tokens/s\n", 1e6 / plan->predicted_decode_us,
                 plan->predicted_prefill_us > 0 ? 1e6 * l->chunk / plan->predicted_prefill_us : 0.0);
-    if (strcmp(plan->certificate.milp_status, "skipped"))
+    if (strcmp(plan->certificate.milp_status, "skipped") != 0)
         fprintf(out, "certified  %s: gap %.4f %%\n", plan->certificate.milp_status, 100 * plan->certificate.gap);
 }
 
@@ -105,8 +108,12 @@ enum atsi_status atsi_report_info(FILE *out, const struct atsi_plan_file *file, 
     fprintf(out, "\nsource     %llu bytes, identity %016llx\n", (unsigned long long)plan->model.gguf_bytes,
             (unsigned long long)plan->model.gguf_hash);
     print_file(out, file);
-    fprintf(out, "tokenizer  %s\n", atsi_plan_file_tokenizer(file).size ? size_of(atsi_plan_file_tokenizer(file).size).text : "none");
-    fprintf(out, "chat       %s\n", plan->chat_format[0] ? plan->chat_format : plan->chat_template ? "unknown template" : "none");
+    fprintf(out, "tokenizer  %s\n",
+            atsi_plan_file_tokenizer(file).size ? size_of(atsi_plan_file_tokenizer(file).size).text : "none");
+    fprintf(out, "chat       %s\n",
+            plan->chat_format[0]  ? plan->chat_format
+            : plan->chat_template ? "unknown template"
+                                  : "none");
     if (!plan->vocab_only) print_plan(out, plan);
     for (const char *line = plan->notes; line && *line;) {
         int length = (int)strcspn(line, "\n");
@@ -121,7 +128,8 @@ enum atsi_status atsi_report_info(FILE *out, const struct atsi_plan_file *file, 
 static enum atsi_status written_json(FILE *out, const char *path, const struct atsi_plan *plan,
                                      const struct atsi_write_result *result, struct atsi_error *err) {
     cJSON *root = cJSON_CreateObject();
-    bool good = root && cJSON_AddStringToObject(root, "plan", path) && cJSON_AddStringToObject(root, "model", plan->model.name) &&
+    bool good = root && cJSON_AddStringToObject(root, "plan", path) &&
+                cJSON_AddStringToObject(root, "model", plan->model.name) &&
                 cJSON_AddStringToObject(root, "arch", plan->model.arch) &&
                 cJSON_AddNumberToObject(root, "n_params", (double)plan->model.n_params) &&
                 cJSON_AddNumberToObject(root, "n_ctx", plan->limits.n_ctx) &&
@@ -148,8 +156,8 @@ enum atsi_status atsi_report_written(const struct atsi_console *console, const c
         atsi_say(console, "%s: a tokenizer and no model", path);
     } else {
         atsi_say(console, "%s: %s (%s), %u units, context %u, weights %s, states %s, activations %s", path,
-                 plan->model.name[0] ? plan->model.name : "unnamed", plan->model.arch, plan->program.n_units, plan->limits.n_ctx,
-                 size_of(result->packed_bytes).text, size_of(atsi_report_state_bytes(plan)).text,
+                 plan->model.name[0] ? plan->model.name : "unnamed", plan->model.arch, plan->program.n_units,
+                 plan->limits.n_ctx, size_of(result->packed_bytes).text, size_of(atsi_report_state_bytes(plan)).text,
                  size_of(plan->limits.compute_bytes).text);
         if (result->n_compressed)
             atsi_say(console, "compressed: %u tensors, %.1f %% of the packed size", result->n_compressed,

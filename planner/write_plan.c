@@ -19,16 +19,19 @@ struct writing {
 
 static enum atsi_status take_piece(void *user, const void *data, uint64_t size_bytes, struct atsi_error *err) {
     struct writing *w = user;
-    if (w->options->stop && *w->options->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted; no plan was written");
+    if (w->options->stop && *w->options->stop)
+        return atsi_fail(err, ATSI_INTERRUPTED, "interrupted; no plan was written");
     ATSI_TRY(atsi_plan_writer_append(w->writer, data, size_bytes, err));
     w->done_bytes += size_bytes;
-    if (w->options->progress.report) w->options->progress.report(w->options->progress.user, w->done_bytes, w->total_bytes);
+    if (w->options->progress.report)
+        w->options->progress.report(w->options->progress.user, w->done_bytes, w->total_bytes);
     return ATSI_OK;
 }
 
 static bool is_float(enum atsi_dtype dtype) { return dtype == ATSI_F32 || dtype == ATSI_F16 || dtype == ATSI_BF16; }
 
-static enum atsi_status write_tensor(struct writing *w, uint32_t i, enum atsi_plan_section section, struct atsi_error *err) {
+static enum atsi_status write_tensor(struct writing *w, uint32_t i, enum atsi_plan_section section,
+                                     struct atsi_error *err) {
     const struct atsi_tensor *t = &w->plan->program.tensors[i];
     const struct atsi_recipe *r = &w->recipes[i];
     bool compress = w->options->ship || (section == ATSI_PLAN_RESIDENT && is_float(t->dtype));
@@ -43,8 +46,10 @@ static enum atsi_status write_section(struct writing *w, enum atsi_plan_section 
     const struct atsi_program *p = &w->plan->program;
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         if (w->mapped[i] != (section == ATSI_PLAN_PINNED)) continue;
-        if (w->options->no_weights) ATSI_TRY(atsi_plan_writer_declare(w->writer, &p->tensors[i], section, err));
-        else ATSI_TRY(write_tensor(w, i, section, err));
+        if (w->options->no_weights)
+            ATSI_TRY(atsi_plan_writer_declare(w->writer, &p->tensors[i], section, err));
+        else
+            ATSI_TRY(write_tensor(w, i, section, err));
     }
     return ATSI_OK;
 }
@@ -74,7 +79,8 @@ static enum atsi_status write_all(struct writing *w, struct atsi_str tokenizer, 
         result->n_compressed += blob->encoding != ATSI_PLAN_RAW;
     }
     ATSI_TRY(atsi_plan_to_json(w->plan, &manifest, &manifest_size, err));
-    enum atsi_status status = atsi_plan_writer_finish(w->writer, (struct atsi_str){manifest, manifest_size}, tokenizer, err);
+    enum atsi_status status =
+        atsi_plan_writer_finish(w->writer, (struct atsi_str){manifest, manifest_size}, tokenizer, err);
     free(manifest);
     return status;
 }
@@ -99,8 +105,8 @@ enum atsi_status atsi_write_plan(const char *path, const struct atsi_plan *plan,
     struct atsi_plan_writer_options writer_options = {.no_weights = options->no_weights || plan->vocab_only,
                                                       .shipped = options->ship,
                                                       .section_alignment = section_alignment(total_bytes)};
-    struct writing w = {.plan = plan, .gguf = gguf, .recipes = recipes, .pool = pool, .options = options,
-                        .total_bytes = total_bytes};
+    struct writing w = {
+        .plan = plan, .gguf = gguf, .recipes = recipes, .pool = pool, .options = options, .total_bytes = total_bytes};
     w.mapped = calloc(plan->program.n_tensors + 1, sizeof *w.mapped);
     if (!w.mapped) return atsi_fail(err, ATSI_FAILED, "out of memory while writing %s", path);
     enum atsi_status status = atsi_plan_writer_create(&w.writer, path, &writer_options, err);

@@ -10,8 +10,8 @@
 #include "planner/lower.h"
 
 struct atsi_write_options {
-    bool no_weights; // tensors are listed, their bytes left out
-    bool ship;       // every tensor compressed where that saves over 3 %
+    bool no_weights;                    // tensors are listed, their bytes left out
+    bool ship;                          // every tensor compressed where that saves over 3 %
     struct atsi_plan_progress progress; // report may be NULL
     const volatile sig_atomic_t *stop;  // not 0: give up (ATSI_INTERRUPTED); NULL: never
 };

@@ -21,8 +21,12 @@ static const char *bias_of(const char *stem, struct suffixed *s) {
     return s->text;
 }
 
-struct atsi_view atsi_stream(struct atsi_builder *b) { return atsi_build_buffer(b, "x", b->hp.n_embd); }
-struct atsi_view atsi_normed(struct atsi_builder *b) { return atsi_build_buffer(b, "h", b->hp.n_embd); }
+struct atsi_view atsi_stream(struct atsi_builder *b) {
+    return atsi_build_buffer(b, "x", b->hp.n_embd);
+}
+struct atsi_view atsi_normed(struct atsi_builder *b) {
+    return atsi_build_buffer(b, "h", b->hp.n_embd);
+}
 
 void atsi_block_norm(struct atsi_builder *b, const char *weight) {
     int32_t w = atsi_build_table(b, ATSI_REQUIRED, weight, b->hp.n_embd, 1);
@@ -169,7 +173,10 @@ static struct qkv separate_qkv(struct atsi_builder *b, const struct atsi_attenti
 // Scores against the cache, into the buffer "mixed".
 static struct atsi_view attend(struct atsi_builder *b, const struct atsi_attention_spec *spec, const struct qkv *p) {
     struct atsi_op op = atsi_op_blank(ATSI_OP_ATTENTION);
-    struct atsi_state state = {.kind = ATSI_STATE_KV, .n_heads = p->n_kv_heads, .k_dim = b->hp.k_dim, .v_dim = b->hp.v_dim,
+    struct atsi_state state = {.kind = ATSI_STATE_KV,
+                               .n_heads = p->n_kv_heads,
+                               .k_dim = b->hp.k_dim,
+                               .v_dim = b->hp.v_dim,
                                .window = spec->window};
     atsi_build_unit(b, ATSI_UNIT_STATE, "attention");
     op.in[0] = p->q;
@@ -178,9 +185,10 @@ static struct atsi_view attend(struct atsi_builder *b, const struct atsi_attenti
     op.out[0] = atsi_build_buffer(b, "mixed", p->n_heads * b->hp.v_dim);
     op.state = atsi_build_state(b, "kv", state);
     if (spec->sinks) op.tensor[0] = atsi_build_table(b, ATSI_REQUIRED, "attn_sinks.weight", p->n_heads, 1);
-    op.u.attention = (struct atsi_attention_params){
-        .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads,
-        .scale = spec->scale > 0 ? spec->scale : (float)(1 / sqrt(b->hp.k_dim))};
+    op.u.attention =
+        (struct atsi_attention_params){.n_heads = p->n_heads,
+                                       .n_kv_heads = p->n_kv_heads,
+                                       .scale = spec->scale > 0 ? spec->scale : (float)(1 / sqrt(b->hp.k_dim))};
     atsi_build_op(b, &op);
     if (spec->gated) atsi_build_gate(b, op.out[0], p->gate);
     return op.out[0];
@@ -231,27 +239,35 @@ static void fused_ffn(struct atsi_builder *b, const struct atsi_ffn_spec *spec, 
 
 void atsi_block_ffn(struct atsi_builder *b, const struct atsi_ffn_spec *spec) {
     uint32_t n_ff = b->hp.layers[b->layer].n_ff;
-    if (n_ff == 0) atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.feed_forward_length: absent or 0 for layer %d", b->arch, b->layer);
+    if (n_ff == 0)
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.feed_forward_length: absent or 0 for layer %d", b->arch, b->layer);
     if (b->status != ATSI_OK) return;
-    if (spec->fused_gate_up) fused_ffn(b, spec, n_ff);
-    else gated_ffn(b, spec->norm, "", n_ff, (struct atsi_glu_params){.act = spec->act}, false, spec->post_norm);
+    if (spec->fused_gate_up)
+        fused_ffn(b, spec, n_ff);
+    else
+        gated_ffn(b, spec->norm, "", n_ff, (struct atsi_glu_params){.act = spec->act}, false, spec->post_norm);
 }
 
 // ---- experts ------------------------------------------------------------------------------------------------------
 
-static void route(struct atsi_builder *b, const struct atsi_moe_spec *spec, struct atsi_view ids, struct atsi_view weights) {
+static void route(struct atsi_builder *b, const struct atsi_moe_spec *spec, struct atsi_view ids,
+                  struct atsi_view weights) {
     struct atsi_op op = atsi_op_blank(ATSI_OP_ROUTER);
     struct atsi_view logits = atsi_build_buffer(b, "router_logits", b->hp.n_experts);
     atsi_block_norm(b, spec->norm);
     int32_t w = atsi_build_weight(b, ATSI_REQUIRED, "ffn_gate_inp.weight", b->hp.n_embd, b->hp.n_experts, 1);
-    int32_t bias = spec->router_bias ? atsi_build_table(b, ATSI_REQUIRED, "ffn_gate_inp.bias", b->hp.n_experts, 1) : ATSI_NONE;
+    int32_t bias =
+        spec->router_bias ? atsi_build_table(b, ATSI_REQUIRED, "ffn_gate_inp.bias", b->hp.n_experts, 1) : ATSI_NONE;
     atsi_build_matmul(b, atsi_normed(b), logits, w, bias, false);
     op.in[0] = logits;
     op.out[0] = ids;
     op.out[1] = weights;
     if (spec->selection_bias) op.tensor[0] = atsi_build_table(b, ATSI_REQUIRED, "exp_probs_b.bias", b->hp.n_experts, 1);
-    op.u.router = (struct atsi_router_params){.n_experts = b->hp.n_experts, .n_used = b->hp.n_used, .score = spec->score,
-                                              .normalise = spec->normalise, .scale = spec->scale};
+    op.u.router = (struct atsi_router_params){.n_experts = b->hp.n_experts,
+                                              .n_used = b->hp.n_used,
+                                              .score = spec->score,
+                                              .normalise = spec->normalise,
+                                              .scale = spec->scale};
     atsi_build_op(b, &op);
     b->router_unit = (int32_t)b->out->program.n_units - 1;
 }
@@ -267,23 +283,26 @@ static void run_experts(struct atsi_builder *b, const struct atsi_moe_spec *spec
     op.out[0] = out;
     op.tensor[0] = atsi_build_weight(b, ATSI_REQUIRED, weight_of(name, &s), cols, rows, b->hp.n_experts);
     if (spec->expert_bias) op.tensor[1] = atsi_build_table(b, ATSI_REQUIRED, bias_of(name, &s), rows, b->hp.n_experts);
-    op.u.experts = (struct atsi_experts_params){.n_experts = b->hp.n_experts, .n_used = b->hp.n_used, .in_per_slot = in_per_slot};
+    op.u.experts =
+        (struct atsi_experts_params){.n_experts = b->hp.n_experts, .n_used = b->hp.n_used, .in_per_slot = in_per_slot};
     atsi_build_op(b, &op);
 }
 
 void atsi_block_moe(struct atsi_builder *b, const struct atsi_moe_spec *spec) {
     uint32_t n_used = b->hp.n_used, n_ff = b->hp.n_ff_exp;
-    if (n_used == 0) atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.expert_count: absent or 0, but the family has experts", b->arch);
+    if (n_used == 0)
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.expert_count: absent or 0, but the family has experts", b->arch);
     if (n_ff == 0) atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.expert_feed_forward_length: absent or 0", b->arch);
-    if (b->status == ATSI_OK && ((uint64_t)n_used * n_ff > ATSI_MAX_WIDTH || (uint64_t)n_used * b->hp.n_embd > ATSI_MAX_WIDTH))
-        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.expert_used_count: %u experts of width %u are too many", b->arch, n_used, n_ff);
+    if (b->status == ATSI_OK &&
+        ((uint64_t)n_used * n_ff > ATSI_MAX_WIDTH || (uint64_t)n_used * b->hp.n_embd > ATSI_MAX_WIDTH))
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.expert_used_count: %u experts of width %u are too many", b->arch,
+                        n_used, n_ff);
     if (b->status != ATSI_OK) return;
 
     struct atsi_view ids = atsi_build_ids_buffer(b, "expert_ids", n_used);
     struct atsi_view weights = atsi_build_buffer(b, "expert_weights", n_used);
     route(b, spec, ids, weights);
-    if (spec->n_ff_shared)
-        gated_ffn(b, NULL, "_shexp", spec->n_ff_shared, spec->glu, spec->shared_gate, NULL);
+    if (spec->n_ff_shared) gated_ffn(b, NULL, "_shexp", spec->n_ff_shared, spec->glu, spec->shared_gate, NULL);
 
     struct atsi_view gate = atsi_build_buffer(b, "gate", n_used * n_ff), up = atsi_build_buffer(b, "up", n_used * n_ff);
     struct atsi_view slots = atsi_build_buffer(b, "expert_out", n_used * b->hp.n_embd);
@@ -305,8 +324,10 @@ void atsi_blocks_uniform(struct atsi_builder *b, const struct atsi_attention_spe
     for (uint32_t i = 0; i < b->hp.n_layers; i++) {
         b->layer = (int32_t)i;
         atsi_block_attention(b, attention);
-        if (moe && (b->hp.n_experts || !ffn)) atsi_block_moe(b, moe);
-        else atsi_block_ffn(b, ffn);
+        if (moe && (b->hp.n_experts || !ffn))
+            atsi_block_moe(b, moe);
+        else
+            atsi_block_ffn(b, ffn);
     }
     atsi_block_head(b);
 }

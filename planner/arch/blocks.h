@@ -15,23 +15,23 @@ void atsi_block_head(struct atsi_builder *b);
 
 struct atsi_attention_spec {
     struct atsi_rope rope;
-    float scale;                // of the scores; 0: 1 / sqrt(k_dim)
-    uint32_t window;            // 0: all positions
-    enum atsi_need bias;        // of q, k and v; an output bias is used when there is one
-    enum atsi_need qk_norm;     // attn_q_norm, attn_k_norm: per head, before rope
-    bool sinks;                 // attn_sinks
-    bool fused_qkv;             // one matrix attn_qkv: all q, all k, all v
-    bool gated;                 // attn_q holds per head [q, gate]; the result times sigmoid(gate)
-    const char *post_norm;      // norm of the result before it is added to x; NULL: none
+    float scale;            // of the scores; 0: 1 / sqrt(k_dim)
+    uint32_t window;        // 0: all positions
+    enum atsi_need bias;    // of q, k and v; an output bias is used when there is one
+    enum atsi_need qk_norm; // attn_q_norm, attn_k_norm: per head, before rope
+    bool sinks;             // attn_sinks
+    bool fused_qkv;         // one matrix attn_qkv: all q, all k, all v
+    bool gated;             // attn_q holds per head [q, gate]; the result times sigmoid(gate)
+    const char *post_norm;  // norm of the result before it is added to x; NULL: none
 };
 // attn_norm to attn_output of b->layer. Leaves the unit of attn_output open.
 void atsi_block_attention(struct atsi_builder *b, const struct atsi_attention_spec *spec);
 
 struct atsi_ffn_spec {
-    const char *norm;           // "ffn_norm.weight"
+    const char *norm; // "ffn_norm.weight"
     enum atsi_glu_act act;
-    bool fused_gate_up;         // one matrix ffn_up: all gate rows, all up rows
-    const char *post_norm;      // NULL: none
+    bool fused_gate_up;    // one matrix ffn_up: all gate rows, all up rows
+    const char *post_norm; // NULL: none
 };
 void atsi_block_ffn(struct atsi_builder *b, const struct atsi_ffn_spec *spec);
 
@@ -41,11 +41,11 @@ struct atsi_moe_spec {
     enum atsi_router_score score;
     bool normalise;
     float scale;
-    bool router_bias;           // ffn_gate_inp.bias, added to the logits
-    bool selection_bias;        // exp_probs_b.bias, for the choice only
+    bool router_bias;    // ffn_gate_inp.bias, added to the logits
+    bool selection_bias; // exp_probs_b.bias, for the choice only
     bool expert_bias;
-    uint32_t n_ff_shared;       // width of the shared expert; 0: none
-    bool shared_gate;           // the shared expert times sigmoid(ffn_gate_inp_shexp)
+    uint32_t n_ff_shared; // width of the shared expert; 0: none
+    bool shared_gate;     // the shared expert times sigmoid(ffn_gate_inp_shexp)
 };
 // Router into the open unit, then the shared expert, then the experts.
 void atsi_block_moe(struct atsi_builder *b, const struct atsi_moe_spec *spec);
@@ -56,9 +56,9 @@ void atsi_blocks_uniform(struct atsi_builder *b, const struct atsi_attention_spe
                          const struct atsi_ffn_spec *ffn, const struct atsi_moe_spec *moe);
 
 // ---- for families that build a mixer of their own ---------------------------------------------------------------
-struct atsi_view atsi_stream(struct atsi_builder *b);                   // "x"
-struct atsi_view atsi_normed(struct atsi_builder *b);                   // "h", what matrices read
-void atsi_block_norm(struct atsi_builder *b, const char *weight);       // h = norm(x)
+struct atsi_view atsi_stream(struct atsi_builder *b);             // "x"
+struct atsi_view atsi_normed(struct atsi_builder *b);             // "h", what matrices read
+void atsi_block_norm(struct atsi_builder *b, const char *weight); // h = norm(x)
 // x += weight * in, through an optional norm. Opens the unit `unit`.
 void atsi_block_project(struct atsi_builder *b, const char *unit, struct atsi_view in, const char *post_norm);
 

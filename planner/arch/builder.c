@@ -26,8 +26,10 @@ static void fail_memory(struct atsi_builder *b) {
 uint32_t atsi_build_count(struct atsi_builder *b, const char *suffix, uint32_t fallback, uint32_t min, uint32_t max) {
     uint32_t value = fallback;
     if (b->status != ATSI_OK) return fallback;
-    if (fallback < min || fallback > max) b->status = atsi_hparam_u32(b->gguf, b->arch, suffix, min, max, &value, b->err);
-    else b->status = atsi_hparam_u32_or(b->gguf, b->arch, suffix, min, max, fallback, &value, b->err);
+    if (fallback < min || fallback > max)
+        b->status = atsi_hparam_u32(b->gguf, b->arch, suffix, min, max, &value, b->err);
+    else
+        b->status = atsi_hparam_u32_or(b->gguf, b->arch, suffix, min, max, fallback, &value, b->err);
     return b->status == ATSI_OK ? value : fallback;
 }
 
@@ -45,16 +47,18 @@ double atsi_build_number(struct atsi_builder *b, const char *suffix, double fall
     if (b->status != ATSI_OK) return fallback;
     b->status = atsi_hparam_f64_or(b->gguf, b->arch, suffix, fallback, &value, b->err);
     if (!(value > min && value <= max))
-        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.%s: expected more than %g and at most %g, found %g", b->arch, suffix, min,
-                        max, value);
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.%s: expected more than %g and at most %g, found %g", b->arch, suffix,
+                        min, max, value);
     return b->status == ATSI_OK ? value : fallback;
 }
 
 // ---- tensors ------------------------------------------------------------------------------------------------------
 
 static void tensor_name(const struct atsi_builder *b, const char *suffix, char name[ATSI_NAME_CAP]) {
-    if (b->layer == ATSI_NONE) snprintf(name, ATSI_NAME_CAP, "%s", suffix);
-    else snprintf(name, ATSI_NAME_CAP, "blk.%d.%s", b->layer, suffix);
+    if (b->layer == ATSI_NONE)
+        snprintf(name, ATSI_NAME_CAP, "%s", suffix);
+    else
+        snprintf(name, ATSI_NAME_CAP, "blk.%d.%s", b->layer, suffix);
 }
 
 const struct atsi_gguf_tensor *atsi_build_source(const struct atsi_builder *b, const char *suffix) {
@@ -99,8 +103,8 @@ static int32_t find_by_source(const struct atsi_builder *b, const struct atsi_gg
 static bool shape_fits(struct atsi_builder *b, const char *name, const struct atsi_gguf_tensor *t, uint64_t ne0,
                        uint64_t ne1, uint64_t ne2) {
     if (t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2 && t->ne[3] == 1) return true;
-    atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: expected shape [%llu, %llu, %llu], found [%llu, %llu, %llu, %llu]", name,
-                    (unsigned long long)ne0, (unsigned long long)ne1, (unsigned long long)ne2,
+    atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: expected shape [%llu, %llu, %llu], found [%llu, %llu, %llu, %llu]",
+                    name, (unsigned long long)ne0, (unsigned long long)ne1, (unsigned long long)ne2,
                     (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
                     (unsigned long long)t->ne[3]);
     return false;
@@ -198,7 +202,8 @@ static struct atsi_view get_buffer(struct atsi_builder *b, const char *name, uin
     struct atsi_program *p = &b->out->program;
     if (b->status != ATSI_OK) return absent;
     if (width == 0 || width > ATSI_MAX_WIDTH) {
-        atsi_build_fail(b, ATSI_BAD_INPUT, "buffer %s: a width of %u is out of range (1 to %d)", name, width, ATSI_MAX_WIDTH);
+        atsi_build_fail(b, ATSI_BAD_INPUT, "buffer %s: a width of %u is out of range (1 to %d)", name, width,
+                        ATSI_MAX_WIDTH);
         return absent;
     }
     for (uint32_t i = 0; i < p->n_buffers; i++) {
@@ -230,7 +235,8 @@ struct atsi_view atsi_view_part(struct atsi_view v, uint32_t offset, uint32_t wi
 // ---- units and operations -----------------------------------------------------------------------------------------
 
 void atsi_build_unit(struct atsi_builder *b, enum atsi_unit_kind kind, const char *name) {
-    struct atsi_unit unit = {.kind = kind, .layer = b->layer, .first_op = b->out->program.n_ops, .router_unit = ATSI_NONE};
+    struct atsi_unit unit = {
+        .kind = kind, .layer = b->layer, .first_op = b->out->program.n_ops, .router_unit = ATSI_NONE};
     if (b->status != ATSI_OK) return;
     tensor_name(b, name, unit.name);
     if (kind == ATSI_UNIT_EXPERTS) unit.router_unit = b->router_unit;
@@ -248,8 +254,10 @@ struct atsi_op atsi_op_blank(enum atsi_op_kind kind) {
 void atsi_build_op(struct atsi_builder *b, const struct atsi_op *op) {
     struct atsi_program *p = &b->out->program;
     if (b->status != ATSI_OK) return;
-    if (atsi_program_add_op(p, op) == ATSI_NONE) fail_memory(b);
-    else p->units[p->n_units - 1].n_ops++;
+    if (atsi_program_add_op(p, op) == ATSI_NONE)
+        fail_memory(b);
+    else
+        p->units[p->n_units - 1].n_ops++;
 }
 
 int32_t atsi_build_state(struct atsi_builder *b, const char *name, struct atsi_state state) {

@@ -37,7 +37,10 @@ bool atsi_build_flag(struct atsi_builder *b, const char *suffix, bool fallback);
 double atsi_build_number(struct atsi_builder *b, const char *suffix, double fallback, double min, double max);
 
 // ---- tensors ------------------------------------------------------------------------------------------------------
-enum atsi_need { ATSI_OPTIONAL = 0, ATSI_REQUIRED = 1 };
+enum atsi_need {
+    ATSI_OPTIONAL = 0,
+    ATSI_REQUIRED = 1
+};
 
 // Index of the tensor "blk.LAYER.suffix" (or "suffix" outside the layers) with the shape [ne0, ne1, ne2] in its own type, or
 // ATSI_NONE. Asking twice gives the same index.
@@ -60,7 +63,7 @@ const struct atsi_gguf_tensor *atsi_build_source(const struct atsi_builder *b, c
 // A view of a whole row of the buffer of that name, which is made at the first use and widened when a later use needs more.
 struct atsi_view atsi_build_buffer(struct atsi_builder *b, const char *name, uint32_t width);        // token rows
 struct atsi_view atsi_build_output_buffer(struct atsi_builder *b, const char *name, uint32_t width); // output rows
-struct atsi_view atsi_build_ids_buffer(struct atsi_builder *b, const char *name, uint32_t width);    // token rows, int32
+struct atsi_view atsi_build_ids_buffer(struct atsi_builder *b, const char *name, uint32_t width); // token rows, int32
 struct atsi_view atsi_view_part(struct atsi_view v, uint32_t offset, uint32_t width);
 
 // ---- units --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,10 @@
 #include "planner/arch/blocks.h"
 #include "planner/arch/families.h"
 
-enum { DEFAULT_PATTERN = 6, LAYERS_OF_27B = 62 };
+enum {
+    DEFAULT_PATTERN = 6,
+    LAYERS_OF_27B = 62
+};
 
 // sliding[i]: whether layer i sees a window only. The file may give the period (every period-th layer is full) or each layer.
 static void read_pattern(struct atsi_builder *b, bool sliding[ATSI_HP_MAX_LAYERS]) {
@@ -24,7 +27,8 @@ static void read_pattern(struct atsi_builder *b, bool sliding[ATSI_HP_MAX_LAYERS
 }
 
 static struct atsi_rope local_rope(struct atsi_builder *b) {
-    struct atsi_rope_config config = {.base = atsi_build_number(b, "rope.freq_base_swa", 10000, 1, 1e12), .n_rot = b->hp.n_rot};
+    struct atsi_rope_config config = {.base = atsi_build_number(b, "rope.freq_base_swa", 10000, 1, 1e12),
+                                      .n_rot = b->hp.n_rot};
     return atsi_build_rope_from(b, ATSI_ROPE_HALF_SPLIT, &config, 1);
 }
 

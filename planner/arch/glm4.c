@@ -6,14 +6,15 @@
 void atsi_lower_glm4(struct atsi_builder *b) {
     struct atsi_attention_spec attention = {.rope = atsi_build_rope(b, ATSI_ROPE_INTERLEAVED, true),
                                             .post_norm = "post_attention_norm.weight"};
-    struct atsi_ffn_spec ffn = {.norm = "ffn_norm.weight",
-                                .act = ATSI_GLU_SILU,
-                                .fused_gate_up = true,
-                                .post_norm = "post_ffw_norm.weight"};
+    struct atsi_ffn_spec ffn = {
+        .norm = "ffn_norm.weight", .act = ATSI_GLU_SILU, .fused_gate_up = true, .post_norm = "post_ffw_norm.weight"};
     atsi_blocks_uniform(b, &attention, &ffn, NULL);
 }
 
-enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 }; // values of expert_gating_func
+enum {
+    GATING_SOFTMAX = 1,
+    GATING_SIGMOID = 2
+}; // values of expert_gating_func
 
 void atsi_lower_glm4moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = {.rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true)};
@@ -32,8 +33,10 @@ void atsi_lower_glm4moe(struct atsi_builder *b) {
     for (uint32_t i = 0; i < b->hp.n_layers; i++) {
         b->layer = (int32_t)i;
         atsi_block_attention(b, &attention);
-        if (i < n_dense) atsi_block_ffn(b, &ffn);
-        else atsi_block_moe(b, &moe);
+        if (i < n_dense)
+            atsi_block_ffn(b, &ffn);
+        else
+            atsi_block_moe(b, &moe);
     }
     atsi_block_head(b);
 }

@@ -75,12 +75,15 @@ static enum atsi_status read_head_dims(const struct atsi_gguf *gguf, const char 
     if (!atsi_gguf_find(gguf, key) && (hp->n_embd % n_heads != 0 || by_heads > ATSI_HP_MAX_HEAD_DIM))
         return atsi_fail(err, ATSI_BAD_INPUT, "key %s: absent, and embedding_length %u does not divide into %u heads",
                          key, hp->n_embd, n_heads);
-    ATSI_TRY(atsi_hparam_u32_or(gguf, arch, "attention.key_length", 2, ATSI_HP_MAX_HEAD_DIM, by_heads, &hp->k_dim, err));
-    ATSI_TRY(atsi_hparam_u32_or(gguf, arch, "attention.value_length", 1, ATSI_HP_MAX_HEAD_DIM, hp->k_dim, &hp->v_dim, err));
+    ATSI_TRY(
+        atsi_hparam_u32_or(gguf, arch, "attention.key_length", 2, ATSI_HP_MAX_HEAD_DIM, by_heads, &hp->k_dim, err));
+    ATSI_TRY(
+        atsi_hparam_u32_or(gguf, arch, "attention.value_length", 1, ATSI_HP_MAX_HEAD_DIM, hp->k_dim, &hp->v_dim, err));
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         uint32_t widest = hp->k_dim > hp->v_dim ? hp->k_dim : hp->v_dim;
         if (hp->layers[i].n_heads * widest > ATSI_HP_MAX_HEADS_WIDTH)
-            return atsi_fail(err, ATSI_BAD_INPUT, "key %s: %u heads of %u elements are too many", key, hp->layers[i].n_heads, widest);
+            return atsi_fail(err, ATSI_BAD_INPUT, "key %s: %u heads of %u elements are too many", key,
+                             hp->layers[i].n_heads, widest);
     }
     ATSI_TRY(atsi_hparam_u32_or(gguf, arch, "rope.dimension_count", 2, hp->k_dim, hp->k_dim, &hp->n_rot, err));
     if (hp->n_rot % 2 != 0)
@@ -116,7 +119,8 @@ static enum atsi_status read_layer_count(const struct atsi_gguf *gguf, const cha
                                          struct atsi_error *err) {
     ATSI_TRY(atsi_hparam_u32(gguf, arch, "block_count", 1, ATSI_HP_MAX_LAYERS, &hp->n_layers, err));
     ATSI_TRY(atsi_hparam_u32_or(gguf, arch, "nextn_predict_layers", 0, ATSI_HP_MAX_LAYERS, 0, &hp->n_nextn, err));
-    for (uint32_t i = 0; i < hp->n_nextn && hp->n_layers > 1 && is_nextn_block(gguf, hp->n_layers - 1); i++) hp->n_layers--;
+    for (uint32_t i = 0; i < hp->n_nextn && hp->n_layers > 1 && is_nextn_block(gguf, hp->n_layers - 1); i++)
+        hp->n_layers--;
     return ATSI_OK;
 }
 

@@ -22,8 +22,8 @@ struct atsi_layer_dims {
 };
 
 struct atsi_hparams {
-    uint32_t n_layers; // without the blocks for multi-token prediction
-    uint32_t n_nextn;  // those blocks, which follow the layers
+    uint32_t n_layers;              // without the blocks for multi-token prediction
+    uint32_t n_nextn;               // those blocks, which follow the layers
     struct atsi_layer_dims *layers; // [n_layers]
     uint32_t n_embd;
     uint32_t n_ctx_train;

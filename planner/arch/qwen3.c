@@ -3,7 +3,8 @@
 #include "planner/arch/families.h"
 
 static struct atsi_attention_spec qwen3_attention(struct atsi_builder *b) {
-    return (struct atsi_attention_spec){.rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true), .qk_norm = ATSI_REQUIRED};
+    return (struct atsi_attention_spec){.rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true),
+                                        .qk_norm = ATSI_REQUIRED};
 }
 
 void atsi_lower_qwen3(struct atsi_builder *b) {
@@ -14,7 +15,10 @@ void atsi_lower_qwen3(struct atsi_builder *b) {
 
 void atsi_lower_qwen3moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = qwen3_attention(b);
-    struct atsi_moe_spec moe = {
-        .norm = "ffn_norm.weight", .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .normalise = true, .scale = 1};
+    struct atsi_moe_spec moe = {.norm = "ffn_norm.weight",
+                                .glu.act = ATSI_GLU_SILU,
+                                .score = ATSI_ROUTER_SOFTMAX,
+                                .normalise = true,
+                                .scale = 1};
     atsi_blocks_uniform(b, &attention, NULL, &moe);
 }

@@ -20,7 +20,8 @@ static struct delta_dims read_dims(struct atsi_builder *b, bool fused_ba) {
     d.n_taps = atsi_build_count(b, "ssm.conv_kernel", 0, 2, 64);
     d.v_width = atsi_build_count(b, "ssm.inner_size", 0, 1, ATSI_HP_MAX_FF);
     if (b->status == ATSI_OK && (d.n_v_heads % d.n_k_heads != 0 || d.v_width % d.n_v_heads != 0))
-        atsi_build_fail(b, ATSI_BAD_INPUT, "keys %s.ssm.*: %u value heads must divide inner_size %u and be a multiple of %u key heads",
+        atsi_build_fail(b, ATSI_BAD_INPUT,
+                        "keys %s.ssm.*: %u value heads must divide inner_size %u and be a multiple of %u key heads",
                         b->arch, d.n_v_heads, d.v_width, d.n_k_heads);
     if (b->status != ATSI_OK) return d;
     d.v_dim = d.v_width / d.n_v_heads;
@@ -57,8 +58,9 @@ static struct atsi_view convolve(struct atsi_builder *b, const struct delta_dims
     op.in[0] = in;
     op.out[0] = atsi_build_buffer(b, "convolved", in.width);
     op.tensor[0] = atsi_build_table(b, ATSI_REQUIRED, "ssm_conv1d.weight", d->n_taps, in.width);
-    op.state = atsi_build_state(b, "conv", (struct atsi_state){.kind = ATSI_STATE_CONV, .n_heads = 1, .k_dim = in.width,
-                                                               .v_dim = d->n_taps - 1});
+    op.state = atsi_build_state(
+        b, "conv",
+        (struct atsi_state){.kind = ATSI_STATE_CONV, .n_heads = 1, .k_dim = in.width, .v_dim = d->n_taps - 1});
     atsi_build_op(b, &op);
     return op.out[0];
 }
@@ -74,8 +76,9 @@ static struct atsi_view delta_rule(struct atsi_builder *b, const struct delta_di
     op.out[0] = atsi_build_buffer(b, "mixed", d->v_width);
     op.tensor[0] = atsi_build_table(b, ATSI_REQUIRED, "ssm_a", d->n_v_heads, 1);
     op.tensor[1] = atsi_build_table(b, ATSI_REQUIRED, "ssm_dt.bias", d->n_v_heads, 1);
-    op.state = atsi_build_state(b, "delta", (struct atsi_state){.kind = ATSI_STATE_DELTA, .n_heads = d->n_v_heads,
-                                                                .k_dim = d->k_dim, .v_dim = d->v_dim});
+    op.state = atsi_build_state(
+        b, "delta",
+        (struct atsi_state){.kind = ATSI_STATE_DELTA, .n_heads = d->n_v_heads, .k_dim = d->k_dim, .v_dim = d->v_dim});
     op.u.delta = (struct atsi_delta_params){
         .n_k_heads = d->n_k_heads, .n_v_heads = d->n_v_heads, .tiled = !d->fused_ba, .eps = 1e-6f};
     atsi_build_op(b, &op);
@@ -84,10 +87,13 @@ static struct atsi_view delta_rule(struct atsi_builder *b, const struct delta_di
 
 static void delta_block(struct atsi_builder *b, const struct delta_dims *d) {
     if (atsi_build_has(b, "ssm_in.weight"))
-        atsi_build_fail(b, ATSI_BAD_INPUT, "tensor blk.%d.ssm_in.weight: the fused projection of early conversions is not supported; "
-                        "convert the model again", b->layer);
+        atsi_build_fail(b, ATSI_BAD_INPUT,
+                        "tensor blk.%d.ssm_in.weight: the fused projection of early conversions is not supported; "
+                        "convert the model again",
+                        b->layer);
     struct atsi_view qkv = atsi_build_buffer(b, "qkv", 2 * d->k_width + d->v_width);
-    struct atsi_view z = atsi_build_buffer(b, "z", d->v_width), ba = atsi_build_buffer(b, "beta_alpha", 2 * d->n_v_heads);
+    struct atsi_view z = atsi_build_buffer(b, "z", d->v_width),
+                     ba = atsi_build_buffer(b, "beta_alpha", 2 * d->n_v_heads);
 
     atsi_build_unit(b, ATSI_UNIT_MATRIX, "attn_qkv");
     atsi_block_norm(b, "attn_norm.weight");
@@ -100,7 +106,8 @@ static void delta_block(struct atsi_builder *b, const struct delta_dims *d) {
 
     atsi_build_unit(b, ATSI_UNIT_STATE, "delta");
     struct atsi_view mixed = delta_rule(b, d, convolve(b, d, qkv), ba);
-    atsi_build_norm(b, mixed, mixed, atsi_build_table(b, ATSI_REQUIRED, "ssm_norm.weight", d->v_dim, 1), d->v_dim, false);
+    atsi_build_norm(b, mixed, mixed, atsi_build_table(b, ATSI_REQUIRED, "ssm_norm.weight", d->v_dim, 1), d->v_dim,
+                    false);
     atsi_build_glu(b, z, mixed, mixed, (struct atsi_glu_params){.act = ATSI_GLU_SILU});
     atsi_block_project(b, "ssm_out", mixed, NULL);
 }
@@ -112,18 +119,26 @@ static void lower_hybrid(struct atsi_builder *b, bool fused_ba) {
         .rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true), .qk_norm = ATSI_REQUIRED, .gated = true};
     const char *norm = "post_attention_norm.weight"; // the norm before the FFN, in spite of its name
     struct atsi_ffn_spec ffn = {.norm = norm, .act = ATSI_GLU_SILU};
-    struct atsi_moe_spec moe = {.norm = norm, .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .normalise = true,
-                                .scale = 1, .shared_gate = true};
+    struct atsi_moe_spec moe = {.norm = norm,
+                                .glu.act = ATSI_GLU_SILU,
+                                .score = ATSI_ROUTER_SOFTMAX,
+                                .normalise = true,
+                                .scale = 1,
+                                .shared_gate = true};
     moe.n_ff_shared = atsi_build_count(b, "expert_shared_feed_forward_length", b->hp.n_ff_exp, 0, ATSI_HP_MAX_FF);
     if (b->status != ATSI_OK) return;
 
     atsi_block_embed(b, 1);
     for (uint32_t i = 0; i < b->hp.n_layers; i++) {
         b->layer = (int32_t)i;
-        if ((i + 1) % interval == 0) atsi_block_attention(b, &attention);
-        else delta_block(b, &dims);
-        if (b->hp.n_experts) atsi_block_moe(b, &moe);
-        else atsi_block_ffn(b, &ffn);
+        if ((i + 1) % interval == 0)
+            atsi_block_attention(b, &attention);
+        else
+            delta_block(b, &dims);
+        if (b->hp.n_experts)
+            atsi_block_moe(b, &moe);
+        else
+            atsi_block_ffn(b, &ffn);
     }
     atsi_block_head(b);
 }

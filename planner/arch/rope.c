@@ -47,7 +47,8 @@ const float *atsi_build_divisors(struct atsi_builder *b, const char *suffix, uin
     const float *values = (const float *)(uintptr_t)t->data;
     for (uint32_t i = 0; i < n; i++)
         if (!(values[i] > 0) || isinf(values[i])) {
-            atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: element %u is %g, must be positive", suffix, i, (double)values[i]);
+            atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: element %u is %g, must be positive", suffix, i,
+                            (double)values[i]);
             return NULL;
         }
     return values;
@@ -74,7 +75,8 @@ static enum atsi_rope_scaling read_scaling(struct atsi_builder *b, double factor
     if (atsi_str_is(word, "none")) return ATSI_ROPE_PLAIN;
     if (atsi_str_is(word, "linear")) return ATSI_ROPE_LINEAR;
     if (atsi_str_is(word, "yarn")) return ATSI_ROPE_YARN;
-    atsi_build_fail(b, ATSI_BAD_INPUT, "key %s: expected none, linear or yarn, found \"%s\"", key, atsi_label(word).text);
+    atsi_build_fail(b, ATSI_BAD_INPUT, "key %s: expected none, linear or yarn, found \"%s\"", key,
+                    atsi_label(word).text);
     return ATSI_ROPE_PLAIN;
 }
 
@@ -89,7 +91,8 @@ struct atsi_rope atsi_build_rope(struct atsi_builder *b, enum atsi_rope_pairing 
     float scale = 1;
     config.scaling = read_scaling(b, config.factor);
     if (config.scaling == ATSI_ROPE_YARN) {
-        config.n_ctx_orig = atsi_build_number(b, "rope.scaling.original_context_length", b->hp.n_ctx_train, 0, ATSI_HP_MAX_CTX);
+        config.n_ctx_orig =
+            atsi_build_number(b, "rope.scaling.original_context_length", b->hp.n_ctx_train, 0, ATSI_HP_MAX_CTX);
         config.beta_fast = atsi_build_number(b, "rope.scaling.yarn_beta_fast", 32, 0, 1e6);
         config.beta_slow = atsi_build_number(b, "rope.scaling.yarn_beta_slow", 1, 0, 1e6);
         double attn_factor = atsi_build_number(b, "rope.scaling.yarn_attn_factor", 1, 0, 1e3);

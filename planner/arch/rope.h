@@ -4,16 +4,20 @@
 
 #include "planner/arch/builder.h"
 
-enum atsi_rope_scaling { ATSI_ROPE_PLAIN = 0, ATSI_ROPE_LINEAR = 1, ATSI_ROPE_YARN = 2 };
+enum atsi_rope_scaling {
+    ATSI_ROPE_PLAIN = 0,
+    ATSI_ROPE_LINEAR = 1,
+    ATSI_ROPE_YARN = 2
+};
 
 struct atsi_rope_config {
-    double base;       // freq_base
-    uint32_t n_rot;    // rotated elements
+    double base;    // freq_base
+    uint32_t n_rot; // rotated elements
     enum atsi_rope_scaling scaling;
-    double factor;     // LINEAR, YARN: how much longer the context became
-    double n_ctx_orig; // YARN: the context before
+    double factor;               // LINEAR, YARN: how much longer the context became
+    double n_ctx_orig;           // YARN: the context before
     double beta_fast, beta_slow; // YARN: turns within n_ctx_orig above and below which a pair is kept and interpolated
-    bool truncate;     // YARN: the correction range is rounded outwards to whole pairs
+    bool truncate;               // YARN: the correction range is rounded outwards to whole pairs
     const float *divisors; // [n_rot / 2] applied last (Llama 3's rope_freqs, Phi's long and short factors); NULL: none
 };
 
@@ -24,10 +28,10 @@ void atsi_rope_inv_freq(const struct atsi_rope_config *config, float *inv_freq);
 
 // What the rope operations of some layers need.
 struct atsi_rope {
-    int32_t table;  // tensor of inverse frequencies
+    int32_t table; // tensor of inverse frequencies
     uint32_t n_rot;
     enum atsi_rope_pairing pairing;
-    float scale;    // of cos and sin
+    float scale; // of cos and sin
 };
 
 // From the keys freq_base, rope.scaling.* and the tensor rope_freqs. `yarn_truncate`: see above; the file does not say.

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const tiny_archs[] = {"llama",  "qwen2", "qwen2moe", "qwen3",   "qwen3moe", "qwen3next", "qwen35",
-                                  "qwen35moe", "gemma3", "gpt-oss",  "glm4", "glm4moe",  "phi3",      NULL};
+const char *const tiny_archs[] = {"llama",     "qwen2",  "qwen2moe", "qwen3", "qwen3moe", "qwen3next", "qwen35",
+                                  "qwen35moe", "gemma3", "gpt-oss",  "glm4",  "glm4moe",  "phi3",      NULL};
 
 // Tensors of a layer: "name shape", letters of the shape as dimension_of() has them.
 static const char *const norms[] = {"attn_norm.weight E", "ffn_norm.weight E", NULL};
@@ -14,9 +14,13 @@ static const char *const four_norms[] = {"attn_norm.weight E", "post_attention_n
                                          "post_ffw_norm.weight E", NULL};
 static const char *const attention[] = {"attn_q.weight EQ", "attn_k.weight EK", "attn_v.weight EK",
                                         "attn_output.weight QE", NULL};
-static const char *const gated_attention[] = {"attn_q.weight E2", "attn_k.weight EK", "attn_v.weight EK",
-                                              "attn_output.weight QE", "attn_q_norm.weight D",
-                                              "attn_k_norm.weight D", NULL};
+static const char *const gated_attention[] = {"attn_q.weight E2",
+                                              "attn_k.weight EK",
+                                              "attn_v.weight EK",
+                                              "attn_output.weight QE",
+                                              "attn_q_norm.weight D",
+                                              "attn_k_norm.weight D",
+                                              NULL};
 static const char *const fused_attention[] = {"attn_qkv.weight E3", "attn_output.weight QE", NULL};
 static const char *const biases[] = {"attn_q.bias Q", "attn_k.bias K", "attn_v.bias K", NULL};
 static const char *const qk_norms[] = {"attn_q_norm.weight D", "attn_k_norm.weight D", NULL};
@@ -31,9 +35,8 @@ static const char *const shared_expert[] = {"ffn_gate_shexp.weight EG", "ffn_up_
 static const char *const shared_gate[] = {"ffn_gate_inp_shexp.weight E", NULL};
 static const char *const sinks[] = {"attn_sinks.weight H", "attn_output.bias E", NULL};
 static const char *const selection_bias[] = {"exp_probs_b.bias X", NULL};
-static const char *const delta[] = {"attn_qkv.weight EC", "attn_gate.weight EV",   "ssm_conv1d.weight TC",
-                                    "ssm_a H",            "ssm_dt.bias H",         "ssm_norm.weight D",
-                                    "ssm_out.weight VE",  NULL};
+static const char *const delta[] = {"attn_qkv.weight EC", "attn_gate.weight EV", "ssm_conv1d.weight TC", "ssm_a H",
+                                    "ssm_dt.bias H",      "ssm_norm.weight D",   "ssm_out.weight VE",    NULL};
 static const char *const delta_fused_ba[] = {"ssm_ba.weight E8", NULL};
 static const char *const delta_separate[] = {"ssm_beta.weight EH", "ssm_alpha.weight EH", NULL};
 
@@ -50,15 +53,22 @@ static const struct layout layouts[] = {
     {"qwen2moe", {norms, attention, biases, experts, shared_expert, shared_gate}, {0}, {0}},
     {"qwen3", {norms, attention, qk_norms, ffn}, {0}, {0}},
     {"qwen3moe", {norms, attention, qk_norms, experts}, {0}, {0}},
-    {"qwen3next", {post_norm_ffn, gated_attention, experts, shared_expert, shared_gate},
-     {post_norm_ffn, delta, delta_fused_ba, experts, shared_expert, shared_gate}, {0}},
+    {"qwen3next",
+     {post_norm_ffn, gated_attention, experts, shared_expert, shared_gate},
+     {post_norm_ffn, delta, delta_fused_ba, experts, shared_expert, shared_gate},
+     {0}},
     {"qwen35", {post_norm_ffn, gated_attention, ffn}, {post_norm_ffn, delta, delta_separate, ffn}, {0}},
-    {"qwen35moe", {post_norm_ffn, gated_attention, experts, shared_expert, shared_gate},
-     {post_norm_ffn, delta, delta_separate, experts, shared_expert, shared_gate}, {0}},
+    {"qwen35moe",
+     {post_norm_ffn, gated_attention, experts, shared_expert, shared_gate},
+     {post_norm_ffn, delta, delta_separate, experts, shared_expert, shared_gate},
+     {0}},
     {"gemma3", {four_norms, attention, qk_norms, ffn}, {0}, {0}},
     {"gpt-oss", {post_norm_ffn, attention, biases, sinks, experts, expert_biases}, {0}, {0}},
     {"glm4", {four_norms, attention, fused_ffn}, {0}, {0}},
-    {"glm4moe", {post_norm_ffn, attention, experts, shared_expert, selection_bias}, {0}, {post_norm_ffn, attention, ffn}},
+    {"glm4moe",
+     {post_norm_ffn, attention, experts, shared_expert, selection_bias},
+     {0},
+     {post_norm_ffn, attention, ffn}},
     {"phi3", {norms, fused_attention, fused_ffn}, {0}, {0}},
 };
 
@@ -88,7 +98,7 @@ static uint64_t dimension_of(char letter) {
     case 'G': return TINY_FF_EXP;
     case 'C': return 2 * k + q; // channels of the convolution
     case 'V': return q;
-    case 'T': return 4;         // taps
+    case 'T': return 4; // taps
     case '2': return 2 * q;
     case '3': return q + 2 * k;
     case '4': return 2 * TINY_FF;
@@ -146,26 +156,32 @@ static void put_keys(struct gguf_builder *g, const char *arch, const struct tiny
         const char *suffix;
         uint64_t value;
     } numbers[] = {
-        {"block_count", TINY_LAYERS}, {"context_length", 512}, {"embedding_length", TINY_EMBD},
-        {"feed_forward_length", TINY_FF}, {"attention.head_count", TINY_HEADS},
-        {"attention.head_count_kv", TINY_KV_HEADS}, {"attention.key_length", TINY_DIM},
-        {"attention.value_length", TINY_DIM}, {"rope.dimension_count", TINY_DIM / 2},
-        {"attention.sliding_window", 8},
+        {"block_count", TINY_LAYERS},           {"context_length", 512},
+        {"embedding_length", TINY_EMBD},        {"feed_forward_length", TINY_FF},
+        {"attention.head_count", TINY_HEADS},   {"attention.head_count_kv", TINY_KV_HEADS},
+        {"attention.key_length", TINY_DIM},     {"attention.value_length", TINY_DIM},
+        {"rope.dimension_count", TINY_DIM / 2}, {"attention.sliding_window", 8},
     };
     static const struct {
         const char *suffix;
         uint64_t value;
     } expert_numbers[] = {
-        {"expert_count", TINY_EXPERTS}, {"expert_used_count", TINY_USED},
-        {"expert_feed_forward_length", TINY_FF_EXP}, {"expert_shared_feed_forward_length", TINY_FF_EXP},
-        {"expert_shared_count", 1}, {"leading_dense_block_count", 1},
+        {"expert_count", TINY_EXPERTS},
+        {"expert_used_count", TINY_USED},
+        {"expert_feed_forward_length", TINY_FF_EXP},
+        {"expert_shared_feed_forward_length", TINY_FF_EXP},
+        {"expert_shared_count", 1},
+        {"leading_dense_block_count", 1},
     };
     static const struct {
         const char *suffix;
         uint64_t value;
     } delta_numbers[] = {
-        {"ssm.conv_kernel", 4}, {"ssm.state_size", TINY_DIM}, {"ssm.group_count", TINY_KV_HEADS},
-        {"ssm.time_step_rank", TINY_HEADS}, {"ssm.inner_size", TINY_HEADS * TINY_DIM},
+        {"ssm.conv_kernel", 4},
+        {"ssm.state_size", TINY_DIM},
+        {"ssm.group_count", TINY_KV_HEADS},
+        {"ssm.time_step_rank", TINY_HEADS},
+        {"ssm.inner_size", TINY_HEADS * TINY_DIM},
         {"full_attention_interval", 2},
     };
     const struct layout *l = layout_of(arch);

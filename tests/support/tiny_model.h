@@ -25,8 +25,8 @@ struct tiny_change {
     const char *drop_key;    // "attention.head_count"
     const char *set_key;     // written as an unsigned number instead
     uint64_t value;
-    const char *reshape;     // this tensor gets one row more
-    const char *extra;       // a tensor of this name is added
+    const char *reshape; // this tensor gets one row more
+    const char *extra;   // a tensor of this name is added
 };
 
 extern const char *const tiny_archs[]; // NULL ends them

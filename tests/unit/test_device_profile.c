@@ -7,26 +7,32 @@
 #include "tests/support/check.h"
 
 // A sound profile with `%s` where tests put things: a field before the rest, and costs at the end.
-static const char *const costs =
-    "{\"side\":\"cpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"decode\",\"fixed_us\":1,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
-    "{\"side\":\"cpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"prefill\",\"fixed_us\":2,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
-    "{\"side\":\"gpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"decode\",\"fixed_us\":3,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
-    "{\"side\":\"gpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"prefill\",\"fixed_us\":4,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]}";
+static const char *const costs = "{\"side\":\"cpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"decode\",\"fixed_us\":"
+                                 "1,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
+                                 "{\"side\":\"cpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"prefill\",\"fixed_"
+                                 "us\":2,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
+                                 "{\"side\":\"gpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"decode\",\"fixed_us\":"
+                                 "3,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]},"
+                                 "{\"side\":\"gpu\",\"op\":\"any\",\"dtype\":\"any\",\"phase\":\"prefill\",\"fixed_"
+                                 "us\":4,\"bytes_per_us\":100,\"flops_per_us\":1000,\"points\":[]}";
 
 static char *make_text(const char *first, const char *more_costs) {
     char *text;
-    int n = asprintf(&text,
-                     "{%s\"name\":\"test\",\"origin\":\"measured\",\"sources\":[\"here\"],"
-                     "\"host\":{\"cpu\":\"c\",\"n_threads\":4,\"memory_bytes\":1000},"
-                     "\"gpu\":{\"name\":\"g\",\"driver\":\"d\",\"memory_bytes\":5000,\"context_bytes\":10,\"n_copy_engines\":1},"
-                     "\"link\":{\"to_device\":{\"fixed_us\":1,\"bytes_per_us\":20},\"to_host\":{\"fixed_us\":2,\"bytes_per_us\":10},\"switch_us\":5},"
-                     "\"costs\":[%s%s]}",
-                     first, costs, more_costs);
+    int n = asprintf(
+        &text,
+        "{%s\"name\":\"test\",\"origin\":\"measured\",\"sources\":[\"here\"],"
+        "\"host\":{\"cpu\":\"c\",\"n_threads\":4,\"memory_bytes\":1000},"
+        "\"gpu\":{\"name\":\"g\",\"driver\":\"d\",\"memory_bytes\":5000,\"context_bytes\":10,\"n_copy_engines\":1},"
+        "\"link\":{\"to_device\":{\"fixed_us\":1,\"bytes_per_us\":20},\"to_host\":{\"fixed_us\":2,\"bytes_per_us\":10},"
+        "\"switch_us\":5},"
+        "\"costs\":[%s%s]}",
+        first, costs, more_costs);
     assert_true(n > 0);
     return text;
 }
 
-static enum atsi_status parse(const char *first, const char *more_costs, struct atsi_device_profile *p, struct atsi_error *err) {
+static enum atsi_status parse(const char *first, const char *more_costs, struct atsi_device_profile *p,
+                              struct atsi_error *err) {
     char *text = make_text(first, more_costs);
     enum atsi_status status = atsi_device_profile_parse(text, strlen(text), p, err);
     free(text);
@@ -34,15 +40,16 @@ static enum atsi_status parse(const char *first, const char *more_costs, struct 
 }
 
 #define GOOD "\"version\":1,"
-#define COST(side, op, dtype, fixed, points)                                                                                     \
-    ",{\"side\":\"" side "\",\"op\":\"" op "\",\"dtype\":\"" dtype "\",\"phase\":\"decode\",\"fixed_us\":" fixed                \
+#define COST(side, op, dtype, fixed, points)                                                                     \
+    ",{\"side\":\"" side "\",\"op\":\"" op "\",\"dtype\":\"" dtype "\",\"phase\":\"decode\",\"fixed_us\":" fixed \
     ",\"bytes_per_us\":50,\"flops_per_us\":200,\"points\":[" points "]}"
 
 static void test_closest_cost_wins(void **state) {
     (void)state;
     struct atsi_device_profile p;
     struct atsi_error err;
-    check_ok(parse(GOOD, COST("cpu", "matmul", "any", "10", "") COST("cpu", "matmul", "Q4_K", "20", ""), &p, &err), err);
+    check_ok(parse(GOOD, COST("cpu", "matmul", "any", "10", "") COST("cpu", "matmul", "Q4_K", "20", ""), &p, &err),
+             err);
     assert_true(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 0, 0).us == 20);
     assert_true(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q8_0, ATSI_DECODE, 0, 0).us == 10);
     assert_true(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_GLU, ATSI_F32, ATSI_DECODE, 0, 0).us == 1);
@@ -55,7 +62,9 @@ static void test_roofline_and_points(void **state) {
     (void)state;
     struct atsi_device_profile p;
     struct atsi_error err;
-    check_ok(parse(GOOD, COST("cpu", "matmul", "Q4_K", "20", "{\"bytes\":500,\"flops\":100,\"us\":77,\"spread\":0.1}"), &p, &err), err);
+    check_ok(parse(GOOD, COST("cpu", "matmul", "Q4_K", "20", "{\"bytes\":500,\"flops\":100,\"us\":77,\"spread\":0.1}"),
+                   &p, &err),
+             err);
     // by bytes: 20 + 1000 / 50; by flops: 20 + 8000 / 200
     assert_true(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 1000, 100).us == 40);
     assert_true(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 1000, 8000).us == 60);
@@ -70,7 +79,9 @@ static void test_round_trip(void **state) {
     struct atsi_device_profile p, q;
     struct atsi_error err;
     char *first, *second;
-    check_ok(parse(GOOD, COST("gpu", "experts", "MXFP4", "1.25", "{\"bytes\":1,\"flops\":2,\"us\":3,\"spread\":4}"), &p, &err), err);
+    check_ok(parse(GOOD, COST("gpu", "experts", "MXFP4", "1.25", "{\"bytes\":1,\"flops\":2,\"us\":3,\"spread\":4}"), &p,
+                   &err),
+             err);
     check_ok(atsi_device_profile_to_json(&p, &first, &err), err);
     check_ok(atsi_device_profile_parse(first, strlen(first), &q, &err), err);
     check_ok(atsi_device_profile_to_json(&q, &second, &err), err);
@@ -119,8 +130,9 @@ static void test_a_profile_without_gpu(void **state) {
     struct atsi_device_profile p;
     struct atsi_error err;
     char *text;
-    assert_true(asprintf(&text, "{\"version\":1,\"name\":\"n\",\"origin\":\"modelled\",\"sources\":[],"
-                                "\"host\":{\"cpu\":\"c\",\"n_threads\":1,\"memory_bytes\":0},\"gpu\":null,\"costs\":[%.*s]}",
+    assert_true(asprintf(&text,
+                         "{\"version\":1,\"name\":\"n\",\"origin\":\"modelled\",\"sources\":[],"
+                         "\"host\":{\"cpu\":\"c\",\"n_threads\":1,\"memory_bytes\":0},\"gpu\":null,\"costs\":[%.*s]}",
                          (int)(strstr(costs, ",{\"side\":\"gpu\"") - costs), costs) > 0);
     check_ok(atsi_device_profile_parse(text, strlen(text), &p, &err), err);
     assert_false(p.has_gpu);

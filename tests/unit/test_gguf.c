@@ -240,7 +240,7 @@ static void test_array_types(void **state) {
     close_model(&m);
 }
 
-// Case 17: a value per layer is an array or a scalar, and may count the blocks for multi-token prediction.
+// A value per layer is an array or a scalar, and may count the blocks for multi-token prediction.
 static void test_per_layer(void **state) {
     (void)state;
     struct gguf_builder g;
@@ -270,7 +270,7 @@ static void test_per_layer(void **state) {
     close_model(&m);
 }
 
-// Case 13: strings are bytes.
+// Strings are bytes.
 static void test_any_bytes(void **state) {
     (void)state;
     struct gguf_builder g;
@@ -331,7 +331,7 @@ static void test_version_2(void **state) {
     close_model(&m);
 }
 
-// Case 7, the sane values: any integer type, also after other keys; the data moves with it.
+// Sane alignments: any integer type, also after other keys; the data moves with it.
 static void test_alignment(void **state) {
     (void)state;
     static const uint32_t types[] = {GB_U8, GB_I16, GB_U32, GB_I32, GB_U64, GB_I64};

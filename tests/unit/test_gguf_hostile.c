@@ -51,7 +51,7 @@ static struct bytes base_file(struct gguf_builder *g) {
     return file;
 }
 
-// Case 1: a file cut anywhere is refused (each cut in an allocation of its own size).
+// A file cut anywhere is refused (each cut in an allocation of its own size).
 static void test_truncated_everywhere(void **state) {
     (void)state;
     struct gguf_builder g;
@@ -72,7 +72,7 @@ static void test_truncated_everywhere(void **state) {
     bytes_free(&file);
 }
 
-// Case 2: every count, length, dimension, type and offset in turn, with hostile values.
+// Every count, length, dimension, type and offset in turn, with hostile values.
 static void test_patched_fields(void **state) {
     (void)state;
     static const uint64_t values[] = {
@@ -135,7 +135,7 @@ static void test_magic_and_version(void **state) {
     check_refused(atsi_gguf_open_memory(&gguf, NULL, 0, "x", &err), err, "truncated at offset 0");
 }
 
-// Case 4: dimensions whose product or size wraps.
+// Dimensions whose product or size wraps.
 static void test_dimension_overflow(void **state) {
     (void)state;
     static const struct {
@@ -163,7 +163,7 @@ static void test_dimension_overflow(void **state) {
     check_bad(&g, "tensor \"a\"", "missing");
 }
 
-// Case 5: dimensions of 0, negative ones, too few and too many.
+// Dimensions of 0, negative ones, too few and too many.
 static void test_bad_dimensions(void **state) {
     (void)state;
     static const uint64_t bad[][2] = {{8, 0}, {0, 8}, {0, 0}, {UINT64_MAX, 1}, {8, UINT64_C(1) << 63}};
@@ -190,7 +190,7 @@ static void test_bad_dimensions(void **state) {
     check_bad(&g, "tensor \"ragged\"", "multiple of 256", "Q4_K", "128");
 }
 
-// Case 7, the insane values.
+// Insane alignments.
 static void test_bad_alignment(void **state) {
     (void)state;
     static const uint64_t values[] = {
@@ -216,7 +216,7 @@ static void test_bad_alignment(void **state) {
     check_bad(&g, "general.alignment", "an integer", "array");
 }
 
-// Case 8: unknown tensor types name tensor and number; known ones open even where nothing can compute with them.
+// Unknown tensor types name tensor and number; known ones open even where nothing can compute with them.
 static void test_tensor_types(void **state) {
     (void)state;
     static const struct {
@@ -246,7 +246,7 @@ static void test_tensor_types(void **state) {
     }
 }
 
-// Case 9: data past the end of the file, or not where it may be.
+// Data past the end of the file, or not where it may be.
 static void test_data_bounds(void **state) {
     (void)state;
     static const struct {
@@ -286,7 +286,7 @@ static void test_data_bounds(void **state) {
     check_bad(&g, "inside tensor", "\"one\"", "\"two\"");
 }
 
-// Case 10.
+// Two tensors or two keys of one name.
 static void test_duplicates(void **state) {
     (void)state;
     struct gguf_builder g;
@@ -327,7 +327,7 @@ static void test_bad_values(void **state) {
     check_bad(&g, "key \"many\"", "2305843009213693952", "hold at most");
 }
 
-// Case 24: whole parts joined by cat.
+// Whole parts joined by cat.
 static void test_joined_files(void **state) {
     (void)state;
     for (int padding = 0; padding < 40; padding += 8) {

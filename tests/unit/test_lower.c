@@ -7,7 +7,9 @@
 #include "tests/support/check.h"
 #include "tests/support/tiny_model.h"
 
-enum { MAX_NAMES = 128 };
+enum {
+    MAX_NAMES = 128
+};
 
 struct lowered_file {
     struct bytes file;
@@ -39,7 +41,8 @@ static void free_file(struct lowered_file *f) {
 static void refuse(const char *arch, const struct tiny_change *change, const char *word) {
     struct lowered_file f;
     struct atsi_error err = {0};
-    if (lower_tiny(arch, change, &f, &err) != ATSI_BAD_INPUT) fail_msg("%s accepted (expected a message with %s)", arch, word);
+    if (lower_tiny(arch, change, &f, &err) != ATSI_BAD_INPUT)
+        fail_msg("%s accepted (expected a message with %s)", arch, word);
     check_message(err, word);
     free_file(&f);
 }
@@ -133,15 +136,16 @@ static const struct atsi_unit *unit_named(const struct atsi_program *p, const ch
 
 static void test_units_of_a_dense_layer(void **state) {
     (void)state;
-    static const char *const expected[] = {"token_embd",       "blk.0.attn_q",      "blk.0.attn_k",   "blk.0.attn_v",
-                                           "blk.0.attention",  "blk.0.attn_output", "blk.0.ffn_gate", "blk.0.ffn_up",
-                                           "blk.0.ffn_down"};
+    static const char *const expected[] = {"token_embd",     "blk.0.attn_q",    "blk.0.attn_k",
+                                           "blk.0.attn_v",   "blk.0.attention", "blk.0.attn_output",
+                                           "blk.0.ffn_gate", "blk.0.ffn_up",    "blk.0.ffn_down"};
     struct lowered_file f;
     struct atsi_error err = {0};
     check_ok(lower_tiny("llama", NULL, &f, &err), err);
     const struct atsi_program *p = &f.lowered.program;
     assert_int_equal(p->n_units, 2 + 8 * TINY_LAYERS);
-    for (unsigned i = 0; i < sizeof expected / sizeof *expected; i++) assert_string_equal(p->units[i].name, expected[i]);
+    for (unsigned i = 0; i < sizeof expected / sizeof *expected; i++)
+        assert_string_equal(p->units[i].name, expected[i]);
     assert_int_equal(p->units[0].kind, ATSI_UNIT_EMBED);
     assert_int_equal(unit_named(p, "blk.1.attention")->kind, ATSI_UNIT_STATE);
     assert_int_equal(unit_named(p, "blk.1.attention")->layer, 1);
@@ -230,15 +234,26 @@ static void test_bad_hyperparameters_are_named(void **state) {
         const char *key;
         uint64_t value;
     } bad[] = {
-        {"block_count", 0},          {"block_count", 100000},        {"embedding_length", 0},
-        {"embedding_length", 1 << 30}, {"attention.head_count", 0},    {"attention.head_count", 3000000},
-        {"attention.head_count_kv", 0}, {"attention.head_count_kv", 3}, {"attention.head_count_kv", 8},
-        {"attention.key_length", 0}, {"attention.key_length", 1 << 20}, {"rope.dimension_count", 7},
-        {"rope.dimension_count", TINY_DIM + 2}, {"context_length", 0},  {"feed_forward_length", 0},
+        {"block_count", 0},
+        {"block_count", 100000},
+        {"embedding_length", 0},
+        {"embedding_length", 1 << 30},
+        {"attention.head_count", 0},
+        {"attention.head_count", 3000000},
+        {"attention.head_count_kv", 0},
+        {"attention.head_count_kv", 3},
+        {"attention.head_count_kv", 8},
+        {"attention.key_length", 0},
+        {"attention.key_length", 1 << 20},
+        {"rope.dimension_count", 7},
+        {"rope.dimension_count", TINY_DIM + 2},
+        {"context_length", 0},
+        {"feed_forward_length", 0},
     };
     for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
         refuse("llama", &(struct tiny_change){.set_key = bad[i].key, .value = bad[i].value}, bad[i].key);
-    refuse("qwen3moe", &(struct tiny_change){.set_key = "expert_used_count", .value = TINY_EXPERTS + 1}, "expert_used_count");
+    refuse("qwen3moe", &(struct tiny_change){.set_key = "expert_used_count", .value = TINY_EXPERTS + 1},
+           "expert_used_count");
     refuse("qwen3moe", &(struct tiny_change){.drop_key = "expert_count"}, "expert_count");
     refuse("qwen35", &(struct tiny_change){.set_key = "ssm.time_step_rank", .value = 3}, "ssm");
     refuse("qwen35", &(struct tiny_change){.drop_key = "ssm.state_size"}, "ssm.state_size");
@@ -287,8 +302,10 @@ static void test_prediction_blocks_are_no_layers(void **state) {
         struct gguf_builder g;
         struct lowered_file f;
         struct atsi_error err = {0};
-        struct tiny_change change = {.set_key = "block_count", .value = TINY_LAYERS + counted,
-                                     .drop_key = "attention.head_count_kv", .extra = "blk.2.nextn.eh_proj.weight"};
+        struct tiny_change change = {.set_key = "block_count",
+                                     .value = TINY_LAYERS + counted,
+                                     .drop_key = "attention.head_count_kv",
+                                     .extra = "blk.2.nextn.eh_proj.weight"};
         tiny_model(&g, "llama", &change);
         gb_int(&g, "llama.nextn_predict_layers", GB_U32, 1);
         gb_ints(&g, "llama.attention.head_count_kv", GB_I32, TINY_LAYERS + 1, (const int64_t[]){2, 2, 4});
@@ -305,7 +322,8 @@ static void test_fewer_rows_than_tokens_are_refused(void **state) {
     struct lowered_file f;
     struct atsi_error err = {0};
     tiny_model(&g, "llama", &(struct tiny_change){.drop_tensor = "token_embd.weight"});
-    gb_tensor(&g, "token_embd.weight", 0, 2, (const uint64_t[]){TINY_EMBD, TINY_TOKENS - 1}, TINY_EMBD * 4 * (TINY_TOKENS - 1), 0);
+    gb_tensor(&g, "token_embd.weight", 0, 2, (const uint64_t[]){TINY_EMBD, TINY_TOKENS - 1},
+              TINY_EMBD * 4 * (TINY_TOKENS - 1), 0);
     assert_int_equal(lower_file(&g, &f, &err), ATSI_BAD_INPUT);
     free_file(&f);
 

@@ -46,8 +46,13 @@ static void test_divisors(void **state) {
 static void test_yarn(void **state) {
     (void)state;
     float got[32];
-    struct atsi_rope_config config = {.base = 150000, .n_rot = 64, .scaling = ATSI_ROPE_YARN, .factor = 32,
-                                      .n_ctx_orig = 4096, .beta_fast = 32, .beta_slow = 1};
+    struct atsi_rope_config config = {.base = 150000,
+                                      .n_rot = 64,
+                                      .scaling = ATSI_ROPE_YARN,
+                                      .factor = 32,
+                                      .n_ctx_orig = 4096,
+                                      .beta_fast = 32,
+                                      .beta_slow = 1};
     for (int truncate = 0; truncate < 2; truncate++) {
         config.truncate = truncate;
         atsi_rope_inv_freq(&config, got);
@@ -67,8 +72,14 @@ static void test_yarn(void **state) {
 static void test_yarn_with_an_empty_range_is_finite(void **state) {
     (void)state;
     float got[4];
-    struct atsi_rope_config config = {.base = 1.0001, .n_rot = 8, .scaling = ATSI_ROPE_YARN, .factor = 4, .n_ctx_orig = 1,
-                                      .beta_fast = 1, .beta_slow = 1, .truncate = true};
+    struct atsi_rope_config config = {.base = 1.0001,
+                                      .n_rot = 8,
+                                      .scaling = ATSI_ROPE_YARN,
+                                      .factor = 4,
+                                      .n_ctx_orig = 1,
+                                      .beta_fast = 1,
+                                      .beta_slow = 1,
+                                      .truncate = true};
     atsi_rope_inv_freq(&config, got);
     for (int i = 0; i < 4; i++) assert_true(isfinite(got[i]) && got[i] > 0);
 }

@@ -5,8 +5,8 @@
 
 #include "kernels/sim/sim_device.h"
 #include "planner/content.h"
-#include "planner/measure.h"
 #include "planner/cost.h"
+#include "planner/measure.h"
 #include "planner/profile_fit.h"
 #include "tests/support/check.h"
 #include "tests/support/tiny_model.h"
@@ -38,13 +38,15 @@ static void tear_down(struct fixture *f) {
     bytes_free(&f->file);
 }
 
-static void check_all_priced(const struct atsi_plan *plan, const struct atsi_device_profile *p, enum atsi_backend side) {
+static void check_all_priced(const struct atsi_plan *plan, const struct atsi_device_profile *p,
+                             enum atsi_backend side) {
     for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
         for (uint32_t i = 0; i < plan->program.n_ops; i++) {
             const struct atsi_op *op = &plan->program.ops[i];
             struct atsi_work w = atsi_work_of_op(plan, op, (enum atsi_phase)phase);
             assert_true(atsi_profile_has_point(p, side, op->kind, w.dtype, (enum atsi_phase)phase, w.bytes, w.flops));
-            assert_true(atsi_device_profile_price(p, side, op->kind, w.dtype, (enum atsi_phase)phase, w.bytes, w.flops).is_measured);
+            assert_true(atsi_device_profile_price(p, side, op->kind, w.dtype, (enum atsi_phase)phase, w.bytes, w.flops)
+                            .is_measured);
         }
 }
 
@@ -91,7 +93,8 @@ static void test_a_device_and_its_link(void **state) {
     struct atsi_device *device;
     struct atsi_device_profile profile;
     struct atsi_measure_result result;
-    struct atsi_sim_params params = {.memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
+    struct atsi_sim_params params = {
+        .memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
     check_ok(atsi_sim_open(&params, &device, &err), err);
     struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = 60};
     set_up(&f, "llama");
@@ -118,9 +121,12 @@ static void test_fit(void **state) {
         check_ok(atsi_profile_add_point(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, point, &err), err);
     }
     check_ok(atsi_profile_fit(&p, &err), err);
-    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
-    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q8_0, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
-    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_GLU, ATSI_F32, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
+    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 7e6, 0).us -
+                     7e6 / 50) < 1e-6);
+    assert_true(fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q8_0, ATSI_DECODE, 7e6, 0).us -
+                     7e6 / 50) < 1e-6);
+    assert_true(
+        fabs(atsi_device_profile_price(&p, ATSI_CPU, ATSI_OP_GLU, ATSI_F32, ATSI_DECODE, 7e6, 0).us - 7e6 / 50) < 1e-6);
     atsi_device_profile_free(&p);
 }
 

@@ -26,7 +26,9 @@ static void set_up(struct fixture *f, const char *arch) {
     gb_free(&g);
     check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
     check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
-    check_ok(atsi_content_make(f->gguf, &f->lowered, &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err), err);
+    check_ok(atsi_content_make(f->gguf, &f->lowered,
+                               &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err),
+             err);
     check_ok(atsi_device_profile_read("plans/rtx3060-i7-11800h.json", &f->profile, &err), err);
     f->profile.switch_us = 0.1; // so that a placement of so small units has something to win
 }
@@ -53,11 +55,14 @@ static void test_work_of_operations(void **state) {
     struct atsi_work w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_DECODE);
     assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
     w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_PREFILL); // the chunk is the context: 512
-    assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 512.0 * 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
-    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_ATTENTION), ATSI_DECODE); // 256 positions, f16 keys and values
+    assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM &&
+                w.flops == 512.0 * 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
+    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_ATTENTION),
+                        ATSI_DECODE); // 256 positions, f16 keys and values
     assert_true(w.bytes == 256 * TINY_KV_HEADS * 2 * TINY_DIM * 2 && w.flops == 2.0 * TINY_HEADS * 256 * 2 * TINY_DIM);
     w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_DECODE); // 2 of 4 experts
-    assert_true(w.bytes == 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED && w.flops == 2.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED);
+    assert_true(w.bytes == 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED &&
+                w.flops == 2.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED);
     w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_PREFILL); // as good as all of them
     assert_true(fabs(w.bytes - 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_EXPERTS) < 1);
     tear_down(&f);
@@ -76,7 +81,9 @@ static struct atsi_place_options options_of(uint64_t vram) {
     return (struct atsi_place_options){.vram_bytes = vram, .prefill_weight = 0.2, .certify_seconds = 5};
 }
 
-static uint64_t sum(const struct atsi_budget *b) { return b->driver + b->compute + b->states + b->temp + b->resident + b->spare; }
+static uint64_t sum(const struct atsi_budget *b) {
+    return b->driver + b->compute + b->states + b->temp + b->resident + b->spare;
+}
 
 static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
     (void)state;
