@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 32, HEADS = 2, HEAD_DIM = 16, EXPERTS = 4, USED = 2, FFN = 32, VOCAB = 48 };
+enum { WIDTH = 320, HEADS = 2, HEAD_DIM = 160, EXPERTS = 4, USED = 2, FFN = 320, VOCAB = 48 };
 
 static int32_t tensor(struct atsi_program *p, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2) {
     struct atsi_tensor t = {.dtype = ATSI_F32, .layout = ATSI_LAYOUT_PLAIN, .ne = {ne0, ne1, ne2, 1}};

@@ -4,7 +4,7 @@
 
 #include "formats/plan.h"
 
-// Fills *plan (width 32, 2 heads of 16, 4 experts of which 2 are used, vocabulary 48, context 64, chunk 8). Free with
+// Fills *plan (width 320, so that its matrices are no small tensors, 2 heads of 160, 4 experts of which 2 are used, vocabulary 48, context 64, chunk 8). Free with
 // atsi_plan_free.
 void test_build_plan(struct atsi_plan *plan);
 

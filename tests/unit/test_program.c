@@ -24,9 +24,9 @@ static void break_view_offset(struct atsi_program *p) { p->ops[1].in[0].offset =
 static void break_view_buffer(struct atsi_program *p) { p->ops[1].in[0].buffer = (int32_t)p->n_buffers; }
 static void break_view_wrap(struct atsi_program *p) { p->ops[1].in[0] = (struct atsi_view){0, UINT32_MAX, 33}; }
 static void break_tensor_index(struct atsi_program *p) { p->ops[2].tensor[0] = 9999; }
-static void break_tensor_shape(struct atsi_program *p) { p->tensors[1].ne[1] = 16, p->tensors[1].size_bytes /= 2; }
+static void break_tensor_shape(struct atsi_program *p) { p->tensors[1].ne[1] /= 2, p->tensors[1].size_bytes /= 2; }
 static void break_tensor_size(struct atsi_program *p) { p->tensors[1].size_bytes++; }
-static void break_group(struct atsi_program *p) { p->ops[1].u.norm.group = 5; }
+static void break_group(struct atsi_program *p) { p->ops[1].u.norm.group = 7; }
 static void break_zero_group(struct atsi_program *p) { p->ops[1].u.norm.group = 0; }
 static void break_heads(struct atsi_program *p) { p->ops[5].u.attention.n_heads = 3; }
 static void break_state(struct atsi_program *p) { p->ops[5].state = 7; }
