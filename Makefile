@@ -143,6 +143,10 @@ $(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(LIB_SUPPORT) $(LIB_PLANNER) $(LIB_RUNT
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
+# Checks on a machine with a card: make $(B)/gpu/test_cuda (tests/gpu/run.sh runs them).
+$(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(SUPPORT) $(LOW)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(LIBS_FORMATS) $(CUDA_LIBS)
 $(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
