@@ -143,10 +143,15 @@ $(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(LIB_SUPPORT) $(LIB_PLANNER) $(LIB_RUNT
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
-# Checks on a machine with a card: make $(B)/gpu/test_cuda (tests/gpu/run.sh runs them).
-$(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(SUPPORT) $(LOW)
+# What runs on a machine with a card (tests/gpu/run.sh) needs neither planner nor runtime.
+$(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(call obj,tests/support/op_case.c) $(LOW)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(LIBS_FORMATS) $(CUDA_LIBS)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(LIBS_FORMATS) $(CUDA_LIBS)
+$(B)/bench/bench_cuda: $(call obj,tests/bench/bench_cuda.c) $(LOW)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_FORMATS) $(CUDA_LIBS)
 $(B)/bench/%: $(B)/obj/tests/bench/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
