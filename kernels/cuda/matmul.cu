@@ -116,6 +116,7 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     a.out_stride = call->out[0].stride;
     a.add = call->op->add;
     a.experts = p->experts;
+    a.n_multiprocessors = x->device->n_multiprocessors;
     if (p->as_vectors) type->vector(&a, x->stream);
     else type->matrix(&a, x->stream);
     return ATSI_OK;

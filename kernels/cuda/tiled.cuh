@@ -1,6 +1,6 @@
 // tiled.cuh: the kernels behind tiled.h for a weight type of unpack.cuh.
 //
-// Both products are the same int8 matrix instruction: 16 weight rows times 8 input rows over 32 columns, exact integer sums that
+// Both products are the same int8 matrix instruction: 16 weight rows times 8 columns over 32 values, exact integer sums that
 // meet their scales in float once a span (the arithmetic of kernels/matmul.h, in another order of the columns).
 #ifndef ATSI_KERNELS_CUDA_TILED_CUH
 #define ATSI_KERNELS_CUDA_TILED_CUH
@@ -11,48 +11,53 @@
 #include "kernels/cuda/tiled.h"
 #include "kernels/cuda/unpack.cuh"
 
-// What a span of an input row brings beside its codes.
-struct column {
-    float d;
-    uint32_t sums; // MINS 1: bits of the float d * sum; MINS 2: the two int16 sums
-};
-
-template <class W> __device__ inline column column_of(const act_meta &m) {
-    column c;
-    c.d = m.d;
-    if (W::MINS == 2) c.sums = (uint16_t)m.sum[0] | (uint32_t)(uint16_t)m.sum[1] << 16;
-    else c.sums = W::MINS == 1 ? __float_as_uint(m.d * (float)(m.sum[0] + m.sum[1])) : 0;
-    return c;
+// The block that holds a span of a tile's rows.
+template <class W> __device__ inline const uint8_t *block_of(const uint8_t *tile, uint32_t span) {
+    return tile + (uint64_t)(span / W::BLOCK_SPANS) * W::TILE_BYTES;
 }
 
-// acc[row][col] += the lane's rows 2g, 2g + 1 times input rows 2t, 2t + 1 over one span; N_COLS 1: only column 2t.
-template <class W, int N_COLS>
-__device__ inline void multiply_span(float acc[2][N_COLS], const span &s, uint32_t b0, uint32_t b1, const column c[N_COLS]) {
-    int sum[W::SPLIT ? 2 : 1][4];
-#pragma unroll
-    for (int h = 0; h < (W::SPLIT ? 2 : 1); h++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) sum[h][i] = SUM_ZERO;
-    if (W::SPLIT) {
-        mma_s8_k16(sum[0], s.a[0], s.a[1], b0);
-        mma_s8_k16(sum[W::SPLIT ? 1 : 0], s.a[2], s.a[3], b1);
-    } else {
-        mma_s8_k32(sum[0], s.a, b0, b1);
-    }
-#pragma unroll
-    for (int row = 0; row < 2; row++)
-#pragma unroll
-        for (int col = 0; col < N_COLS; col++) {
-            float &y = acc[row][col];
-#pragma unroll
-            for (int h = 0; h < (W::SPLIT ? 2 : 1); h++)
-                y = fmaf(sum_value(sum[h][2 * row + col]), s.scale[row][h] * c[col].d, y);
-            if (W::MINS == 1) y = fmaf(-s.min[row], __uint_as_float(c[col].sums), y);
-            if (W::MINS == 2) {
-                int mins = s.min_q[row][0] * (int16_t)(c[col].sums & 0xffff) + s.min_q[row][1] * (int16_t)(c[col].sums >> 16);
-                y = fmaf(-(float)mins, s.min[row] * c[col].d, y);
-            }
+// What a span of an input row brings beside its codes; sums: d times the sums of its codes that the mins meet.
+template <class W> struct column {
+    float d, sums[W::MINS > 0 ? W::MINS : 1];
+    __device__ void set(const act_meta &m) {
+        d = m.d;
+        if (W::MINS == 2) {
+            sums[0] = m.d * (float)m.sum[0];
+            sums[W::MINS > 1 ? 1 : 0] = m.d * (float)m.sum[1];
+        } else {
+            sums[0] = W::MINS == 1 ? m.d * (float)(m.sum[0] + m.sum[1]) : 0.0f;
         }
+    }
+};
+
+// Integer sums of 16 rows and 8 columns over a span, apart for each scale.
+template <class W> struct span_sums {
+    int c[W::SCALES][4];
+    __device__ void clear() {
+#pragma unroll
+        for (int h = 0; h < W::SCALES; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[h][i] = SUM_ZERO;
+    }
+    __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1) {
+        if (W::SCALES == 2) {
+            mma_s8_k16(c[0], a[0], a[1], b0);
+            mma_s8_k16(c[W::SCALES - 1], a[2], a[3], b1);
+        } else {
+            mma_s8_k32(c[0], a, b0, b1);
+        }
+    }
+};
+
+// y + the weights' part of one row and one input column: `i` is the result's index in the C fragment.
+template <class W>
+__device__ inline float scaled(float y, const span_sums<W> &sums, int i, const float scale[2], const float min[2],
+                               const column<W> &c) {
+#pragma unroll
+    for (int h = 0; h < W::SCALES; h++) y = fmaf(sum_value(sums.c[h][i]), scale[h] * c.d, y);
+#pragma unroll
+    for (int h = 0; h < W::MINS; h++) y = fmaf(-min[h], c.sums[h], y);
+    return y;
 }
 
 __device__ inline void move_to_expert(tiled_args &a, int expert) {
@@ -61,22 +66,86 @@ __device__ inline void move_to_expert(tiled_args &a, int expert) {
 }
 
 // ---- up to 8 input rows ---------------------------------------------------------------------------------------------------
+//
+// The matrix instruction has 8 columns. With fewer input rows the columns that are left take further spans: column n stands
+// for input row n / SHARE and span n % SHARE of a set of SHARE = 8 / N_IN spans, and the instruction for span s of the set
+// gets zeros in all columns but those of span s. So its sums come out apart, every lane has its own to scale, and a group of 8
+// spans is scaled N_IN times instead of 8 times.
 
-// Steps that a warp loads before it computes: about 2 KiB in flight.
-template <class W> struct vector_shape {
-    static constexpr int AT_ONCE = W::SPANS == 4 ? 2 : 4;
+constexpr int GROUP_SPANS = 8, VECTOR_WARPS_MAX = 16;
+
+// The input codes, their records and the weights' scales that a lane needs for one set of spans.
+template <class W, int N_IN> struct set_data {
+    static constexpr int SHARE = GROUP_SPANS / N_IN;
+    static constexpr int LANE_SPANS = SHARE == 1 ? 1 : 2; // spans whose sums the lane holds
+    typename W::packed_scales scales[LANE_SPANS];
+    uint32_t b[2];
+    act_meta meta[2];
+
+    // first: the set's first span. Spans behind the last one count as zeros.
+    __device__ void load(const tiled_args &a, const uint8_t *tile, uint32_t in_row, uint32_t first, uint32_t n_spans, int g, int t) {
+        uint32_t last_in = a.n_in - 1, last = n_spans - 1, b_span = first + g % SHARE;
+        const int8_t *codes = a.in.q + (uint64_t)(in_row + min((uint32_t)(g / SHARE), last_in)) * a.n_cols + 32 * min(b_span, last) + 4 * t;
+        b[0] = *(const uint32_t *)codes;
+        b[1] = *(const uint32_t *)(codes + 16);
+        if (b_span > last) b[0] = b[1] = 0;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t wanted = first + (2 * t + c) % SHARE, span = min(wanted, last);
+            uint32_t in = in_row + min((uint32_t)((2 * t + c) / SHARE), last_in);
+            meta[c] = a.in.meta[(uint64_t)in * n_spans + span];
+            if (wanted > last) meta[c].sum[0] = meta[c].sum[1] = 0;
+            if (c < LANE_SPANS) scales[c].load(block_of<W>(tile, span), (int)(span % W::BLOCK_SPANS), g);
+        }
+    }
+
+    // acc[row][column]: the two columns are of one input row unless SHARE is 1.
+    __device__ void scale(float acc[2][2], const span_sums<W> &sums) const {
+        span_scales s[LANE_SPANS];
+#pragma unroll
+        for (int c = 0; c < LANE_SPANS; c++) scales[c].unpack(s[c]);
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const span_scales &mine = s[LANE_SPANS == 1 ? 0 : c];
+            column<W> input;
+            input.set(meta[c]);
+#pragma unroll
+            for (int row = 0; row < 2; row++)
+                acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, mine.scale[row], mine.min[row], input);
+        }
+    }
 };
-constexpr int VECTOR_WARPS_MAX = 16;
 
-// A block computes one tile of 16 weight rows, its warps shares of the columns. x: tile, y: pair (experts).
-// ONE: a single input row, so that only column 0 of the matrix instruction counts.
-template <class W, bool ONE> __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP) vector_kernel(tiled_args a) {
-    constexpr int N_COLS = ONE ? 1 : 2, AT_ONCE = vector_shape<W>::AT_ONCE, BLOCK_STEPS = W::BLOCK_SPANS / W::SPANS;
-    constexpr int N_IN = ONE ? 1 : VECTOR_ROWS;
+// A lane's words of one group of 8 spans.
+template <class W> struct group_words {
+    typename W::words words[GROUP_SPANS / W::STEP_SPANS];
+    __device__ void load(const uint8_t *tile, uint32_t first, uint32_t n_spans, int g, int t) {
+#pragma unroll
+        for (int i = 0; i < GROUP_SPANS / W::STEP_SPANS; i++) {
+            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + i, n_spans - 1) : first + i * W::STEP_SPANS;
+            words[i].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : i, g, t);
+        }
+    }
+    // The sums of set q's spans.
+    template <int SHARE> __device__ void multiply(span_sums<W> &sums, int q, const uint32_t b[2], int g) const {
+#pragma unroll
+        for (int s = 0; s < SHARE; s++) {
+            int i = q * SHARE + s;
+            uint32_t codes[4];
+            words[i / W::STEP_SPANS].codes(i % W::STEP_SPANS, codes);
+            bool mine = SHARE == 1 || g % SHARE == s;
+            sums.multiply(codes, mine ? b[0] : 0, mine ? b[1] : 0);
+        }
+    }
+};
+
+// A block computes one tile of 16 weight rows, its warps shares of the columns. x: tile, y: pair (experts). N_IN: 1, 2, 4 or 8;
+// input rows behind a.n_in repeat the last and are not written.
+template <class W, int N_IN> __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP) vector_kernel(tiled_args a) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
     __shared__ float partial[VECTOR_WARPS_MAX][ATSI_TILE_ROWS * N_IN];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, in_row = 0, pair = blockIdx.y;
-    int n_steps = (int)(n_spans / W::SPANS);
     if (a.experts.ids) {
         int expert = expert_of(a.experts, pair);
         if (expert < 0) return;
@@ -85,42 +154,66 @@ template <class W, bool ONE> __global__ void __launch_bounds__(VECTOR_WARPS_MAX 
         a.out = out_of_pair(a.experts, pair, a.out, a.out_stride, a.n_out);
     }
     const uint8_t *tile = a.weight + (uint64_t)blockIdx.x * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
-    uint32_t last = a.n_in - 1;
-    uint32_t b_row = ONE ? in_row : min((uint32_t)g, last);
-    const int8_t *b = a.in.q + (uint64_t)b_row * a.n_cols + 4 * t;
-    const act_meta *meta[N_COLS];
+    uint32_t n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, group = warp;
+    float acc[2][2] = {};
+#if VEC_AHEAD
+    group_words<W> now, next;
+    set_data<W, N_IN> sets[N_IN <= 2 ? N_IN : 1], next_sets[N_IN <= 2 ? N_IN : 1];
+    if (group < n_groups) {
+        now.load(tile, group * GROUP_SPANS, n_spans, g, t);
+        if (N_IN <= 2) {
 #pragma unroll
-    for (int c = 0; c < N_COLS; c++) meta[c] = a.in.meta + (uint64_t)(ONE ? in_row : min(2u * t + c, last)) * n_spans;
-
-    float acc[2][N_COLS] = {};
-    for (int first = warp * AT_ONCE; first < n_steps; first += n_warps * AT_ONCE) {
-        typename W::raw raw[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            int step = min(first + k, n_steps - 1);
-            W::load(raw[k], tile + (uint64_t)(step / BLOCK_STEPS) * W::TILE_BYTES, step % BLOCK_STEPS, g, t);
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k >= n_steps) break;
-#pragma unroll
-            for (int i = 0; i < W::SPANS; i++) {
-                int at = (first + k) * W::SPANS + i;
-                uint32_t b0 = *(const uint32_t *)(b + 32 * at), b1 = *(const uint32_t *)(b + 32 * at + 16);
-                column columns[N_COLS];
-#pragma unroll
-                for (int c = 0; c < N_COLS; c++) columns[c] = column_of<W>(meta[c][at]);
-                span s;
-                W::unpack(raw[k], i, s);
-                multiply_span<W, N_COLS>(acc, s, b0, b1, columns);
-            }
+            for (int q = 0; q < N_IN; q++) sets[N_IN <= 2 ? q : 0].load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
         }
     }
+    for (; group < n_groups; group += n_warps) {
+        if (group + n_warps < n_groups) {
+            next.load(tile, (group + n_warps) * GROUP_SPANS, n_spans, g, t);
+            if (N_IN <= 2) {
 #pragma unroll
-    for (int row = 0; row < 2; row++)
+                for (int q = 0; q < N_IN; q++)
+                    next_sets[N_IN <= 2 ? q : 0].load(a, tile, in_row, (group + n_warps) * GROUP_SPANS + q * SHARE, n_spans, g, t);
+            }
+        }
 #pragma unroll
-        for (int c = 0; c < N_COLS; c++)
-            if (!ONE || t == 0) partial[warp][(2 * g + row) * N_IN + 2 * t + c] = acc[row][c];
+        for (int q = 0; q < N_IN; q++) {
+            set_data<W, N_IN> &set = sets[N_IN <= 2 ? q : 0];
+            if (N_IN > 2) set.load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
+            span_sums<W> sums;
+            sums.clear();
+            now.template multiply<SHARE>(sums, q, set.b, g);
+            set.scale(acc, sums);
+        }
+        now = next;
+#pragma unroll
+        for (int q = 0; q < (N_IN <= 2 ? N_IN : 1); q++) sets[q] = next_sets[q];
+    }
+#else
+    for (; group < n_groups; group += n_warps) {
+        group_words<W> now;
+        now.load(tile, group * GROUP_SPANS, n_spans, g, t);
+#pragma unroll
+        for (int q = 0; q < N_IN; q++) {
+            set_data<W, N_IN> set;
+            set.load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
+            span_sums<W> sums;
+            sums.clear();
+            now.template multiply<SHARE>(sums, q, set.b, g);
+            set.scale(acc, sums);
+        }
+    }
+#endif
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float *out = &partial[warp][(2 * g + row) * N_IN];
+        if (SHARE == 1) {
+            out[2 * t] = acc[row][0];
+            out[2 * t + (N_IN > 1 ? 1 : 0)] = acc[row][1];
+        } else { // SHARE / 2 lanes hold parts of the same input row
+            float sum = lanes_sum<(SHARE > 1 ? SHARE / 2 : 1)>(acc[row][0] + acc[row][1]);
+            if (2 * t % SHARE == 0) out[2 * t / SHARE] = sum;
+        }
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < ATSI_TILE_ROWS * N_IN; i += blockDim.x) {
         uint32_t row = blockIdx.x * ATSI_TILE_ROWS + i / N_IN, in = i % N_IN;
@@ -133,28 +226,45 @@ template <class W, bool ONE> __global__ void __launch_bounds__(VECTOR_WARPS_MAX 
     }
 }
 
-// As many warps as share the loads evenly: few idle in the last turn.
-template <class W> int vector_warps(uint32_t n_cols) {
-    int n_loads = (int)ceil_div(n_cols / 32 / W::SPANS, vector_shape<W>::AT_ONCE), best = 1;
-    for (int n = 2; n <= VECTOR_WARPS_MAX && n <= n_loads; n++) {
-        int turns = (n_loads + n - 1) / n, best_turns = (n_loads + best - 1) / best;
-        // Compare n_loads / (turns * warps), allowing a tenth less for more warps, which hide more latency.
-        if (10 * best_turns * best >= 9 * turns * n) best = n;
+// As few warps a tile as fill the card: every warp streams through several groups. With fewer tiles the columns are divided further,
+// evenly, so that few warps idle in the last turn.
+static inline int vector_warps(uint32_t n_cols, uint32_t n_tiles, int n_multiprocessors) {
+#ifndef WANTED
+#define WANTED 24
+#endif
+    constexpr int WARPS_WANTED = WANTED; // of a multiprocessor
+    int n_groups = (int)ceil_div(n_cols / 32, GROUP_SPANS), most = n_groups < VECTOR_WARPS_MAX ? n_groups : VECTOR_WARPS_MAX;
+    int wanted = (int)ceil_div((uint32_t)(WARPS_WANTED * n_multiprocessors), n_tiles), best = 0, best_waste = 0;
+    if (wanted > most) wanted = most;
+    for (int n = wanted; n <= most && n < 2 * wanted + 2; n++) {
+        int waste = (n_groups + n - 1) / n * n - n_groups;
+        if (best == 0 || waste * best < best_waste * n) {
+            best = n;
+            best_waste = waste;
+        }
     }
     return best;
 }
 
+template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
+    uint32_t n_tiles = ceil_div(a.n_out, ATSI_TILE_ROWS);
+    int n_warps = vector_warps(a.n_cols, n_tiles * n_pairs, a.n_multiprocessors);
+    vector_kernel<W, N_IN><<<dim3(n_tiles, n_pairs), n_warps * WARP, 0, stream>>>(a);
+}
+
 template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t stream) {
-    dim3 grid(ceil_div(a->n_out, ATSI_TILE_ROWS), a->experts.ids ? a->n_in : 1);
-    int threads = vector_warps<W>(a->n_cols) * WARP;
     if (a->experts.ids) {
         struct tiled_args one = *a;
         one.n_in = 1;
-        vector_kernel<W, true><<<grid, threads, 0, stream>>>(one);
+        run_vector<W, 1>(one, a->n_in, stream);
     } else if (a->n_in == 1) {
-        vector_kernel<W, true><<<grid, threads, 0, stream>>>(*a);
+        run_vector<W, 1>(*a, 1, stream);
+    } else if (a->n_in == 2) {
+        run_vector<W, 2>(*a, 1, stream);
+    } else if (a->n_in <= 4) {
+        run_vector<W, 4>(*a, 1, stream);
     } else {
-        vector_kernel<W, false><<<grid, threads, 0, stream>>>(*a);
+        run_vector<W, 8>(*a, 1, stream);
     }
 }
 
@@ -171,17 +281,18 @@ template <class W> struct matrix_shared {
     static constexpr int TILE_CHUNK = W::TILE_BYTES * (CHUNK_SPANS / W::BLOCK_SPANS);
     uint8_t weight[MATRIX_TILES][TILE_CHUNK];
     int8_t in[MATRIX_COLS][IN_STRIDE];
-    column columns[CHUNK_SPANS][MATRIX_COLS];
+    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_TILES * ATSI_TILE_ROWS]; // scales, then mins
+    column<W> columns[CHUNK_SPANS][MATRIX_COLS];
 };
 
-// Copies columns [first_span, first_span + n_spans) of weights and inputs.
+// Copies columns [first_span, first_span + n_spans) of weights and inputs, and unpacks the scales.
 template <class W>
 __device__ inline void matrix_load(matrix_shared<W> &sh, const tiled_args &a, const block_rows &rows, uint32_t first_tile,
                                    uint32_t last_tile, uint32_t first_span, uint32_t n_spans) {
     uint32_t row_spans = a.n_cols / 32, units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
+    uint64_t tile_bytes = (uint64_t)(row_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
     for (int i = 0; i < MATRIX_TILES; i++) {
-        uint64_t tile = min(first_tile + i, last_tile);
-        const uint8_t *src = a.weight + (tile * (row_spans / W::BLOCK_SPANS) + first_span / W::BLOCK_SPANS) * W::TILE_BYTES;
+        const uint8_t *src = block_of<W>(a.weight + min(first_tile + i, last_tile) * tile_bytes, first_span);
         for (uint32_t u = threadIdx.x; u < units; u += MATRIX_THREADS) copy16_async(&sh.weight[i][16 * u], src + 16 * u);
     }
     for (uint32_t u = threadIdx.x; u < MATRIX_COLS * CHUNK_COLS / 16; u += MATRIX_THREADS) {
@@ -192,24 +303,49 @@ __device__ inline void matrix_load(matrix_shared<W> &sh, const tiled_args &a, co
     copy_commit();
     for (uint32_t u = threadIdx.x; u < MATRIX_COLS * CHUNK_SPANS; u += MATRIX_THREADS) {
         uint32_t row = u / CHUNK_SPANS, at = u % CHUNK_SPANS;
-        if (at < n_spans)
-            sh.columns[at][row] = column_of<W>(a.in.meta[(uint64_t)rows.in[row] * row_spans + first_span + at]);
+        if (at < n_spans) sh.columns[at][row].set(a.in.meta[(uint64_t)rows.in[row] * row_spans + first_span + at]);
+    }
+    for (uint32_t u = threadIdx.x; u < MATRIX_TILES * CHUNK_SPANS * 8; u += MATRIX_THREADS) { // rows 2g, 2g + 1 of a tile
+        uint32_t g = u % 8, at = u / 8 % CHUNK_SPANS, tile = u / (8 * CHUNK_SPANS), span = first_span + at;
+        if (at >= n_spans) continue;
+        typename W::packed_scales packed;
+        span_scales s;
+        packed.load(block_of<W>(a.weight + min(first_tile + tile, last_tile) * tile_bytes, span), (int)(span % W::BLOCK_SPANS), (int)g);
+        packed.unpack(s);
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            uint32_t to = tile * ATSI_TILE_ROWS + 2 * g + row;
+#pragma unroll
+            for (int h = 0; h < W::SCALES; h++) sh.scale[at][h][to] = s.scale[row][h];
+#pragma unroll
+            for (int h = 0; h < W::MINS; h++) sh.scale[at][W::SCALES + h][to] = s.min[row][h];
+        }
     }
     copy_wait<0>();
 }
 
 template <class W>
+__device__ inline void read_scales(span_scales &s, const matrix_shared<W> &sh, int span, int row) {
+#pragma unroll
+    for (int h = 0; h < W::SCALES + W::MINS; h++) {
+        float2 v = *(const float2 *)&sh.scale[span][h][row];
+        (h < W::SCALES ? s.scale[0][h] : s.min[0][h - W::SCALES]) = v.x;
+        (h < W::SCALES ? s.scale[1][h] : s.min[1][h - W::SCALES]) = v.y;
+    }
+}
+
+template <class W>
 __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W> &sh, int step, int warp_row,
                                    int warp_col, int lane) {
-    constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::SPANS;
+    constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::STEP_SPANS;
     int g = lane / 4, t = lane % 4;
-    typename W::raw raw[2];
+    typename W::words words[2];
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        W::load(raw[m], &sh.weight[2 * warp_row + m][step / BLOCK_STEPS * W::TILE_BYTES], step % BLOCK_STEPS, g, t);
+        words[m].load(&sh.weight[2 * warp_row + m][step / BLOCK_STEPS * W::TILE_BYTES], step % BLOCK_STEPS, g, t);
 #pragma unroll
-    for (int i = 0; i < W::SPANS; i++) {
-        int at = step * W::SPANS + i;
+    for (int i = 0; i < W::STEP_SPANS; i++) {
+        int at = step * W::STEP_SPANS + i;
         uint32_t b[WARP_N_TILES][2];
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n += 2) { // two 8-row tiles of 32 bytes: matrices (tile, half)
@@ -221,15 +357,27 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
             b[n + 1][0] = v[2];
             b[n + 1][1] = v[3];
         }
-        span s[2];
-        W::unpack(raw[0], i, s[0]);
-        W::unpack(raw[1], i, s[1]);
+        uint32_t codes[2][4];
+        span_scales s[2];
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            words[m].codes(i, codes[m]);
+            read_scales<W>(s[m], sh, at, (2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g);
+        }
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n++) {
-            const column *c = &sh.columns[at][warp_col * WARP_COLS + 8 * n + 2 * t];
-            column columns[2] = {c[0], c[1]};
-            multiply_span<W, 2>(acc[0][n], s[0], b[n][0], b[n][1], columns);
-            multiply_span<W, 2>(acc[1][n], s[1], b[n][0], b[n][1], columns);
+            const column<W> *c = &sh.columns[at][warp_col * WARP_COLS + 8 * n + 2 * t];
+            column<W> columns[2] = {c[0], c[1]};
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                span_sums<W> sums;
+                sums.clear();
+                sums.multiply(codes[m], b[n][0], b[n][1]);
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    acc[m][n][k / 2][k % 2] =
+                        scaled<W>(acc[m][n][k / 2][k % 2], sums, k, s[m].scale[k / 2], s[m].min[k / 2], columns[k % 2]);
+            }
         }
     }
 }
@@ -241,7 +389,6 @@ template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_k
     __shared__ block_rows rows;
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
     move_to_expert(a, rows.expert);
-    __syncthreads();
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4, t = lane % 4;
     uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS, n_spans = a.n_cols / 32;
     float acc[2][WARP_N_TILES][2][2] = {};
@@ -249,7 +396,7 @@ template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_k
         uint32_t n = min((uint32_t)CHUNK_SPANS, n_spans - first);
         matrix_load<W>(sh, a, rows, first_tile, last_tile, first, n);
         __syncthreads();
-        for (int step = 0; step < (int)(n / W::SPANS); step++) matrix_step<W>(acc, sh, step, warp_row, warp_col, lane);
+        for (int step = 0; step < (int)(n / W::STEP_SPANS); step++) matrix_step<W>(acc, sh, step, warp_row, warp_col, lane);
         __syncthreads();
     }
 #pragma unroll
@@ -280,45 +427,47 @@ template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t s
 
 // A thread decodes one step's words of quarter t of a row. x: pieces of the row, y: output row.
 template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
-    constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::SPANS;
+    constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::STEP_SPANS;
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, step = i / 4, n_spans = a.n_cols / 32;
     int t = (int)(i % 4);
-    if (step >= n_spans / W::SPANS) return;
+    if (step >= n_spans / W::STEP_SPANS) return;
     uint32_t row = (uint32_t)a.row_ids[blockIdx.y], in_tile = row % ATSI_TILE_ROWS;
     int g = (int)(in_tile / 2), odd = (int)(in_tile % 2);
     const uint8_t *tile = a.weight + (uint64_t)(row / ATSI_TILE_ROWS) * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
-    typename W::raw raw;
-    W::load(raw, tile + (uint64_t)(step / BLOCK_STEPS) * W::TILE_BYTES, (int)(step % BLOCK_STEPS), g, t);
-    float *out = a.out + (uint64_t)blockIdx.y * a.out_stride;
+    const uint8_t *block = block_of<W>(tile, step * W::STEP_SPANS);
+    typename W::words words;
+    words.load(block, (int)(step % BLOCK_STEPS), g, t);
+    float *out = a.out + (uint64_t)blockIdx.y * a.out_stride + step * W::STEP_SPANS * 32 + 4 * t;
 #pragma unroll
-    for (int k = 0; k < W::SPANS; k++) {
-        span s;
-        W::unpack(raw, k, s);
+    for (int k = 0; k < W::STEP_SPANS; k++) {
+        typename W::packed_scales packed;
+        span_scales s;
+        uint32_t codes[4];
+        packed.load(block, (int)(step * W::STEP_SPANS + k) % W::BLOCK_SPANS, g);
+        packed.unpack(s);
+        words.codes(k, codes);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            uint32_t codes = odd ? s.a[2 * h + 1] : s.a[2 * h];
-            constexpr int SECOND = W::SPLIT ? 1 : 0;
-            float unit = h && W::SPLIT ? (odd ? s.scale[1][SECOND] : s.scale[0][SECOND]) : (odd ? s.scale[1][0] : s.scale[0][0]);
-            float min = W::MINS == 0 ? 0.0f : odd ? s.min[1] : s.min[0];
-            if (W::MINS == 2) min *= (float)(odd ? s.min_q[1][h] : s.min_q[0][h]);
+            constexpr int LAST_SCALE = W::SCALES - 1, LAST_MIN = W::MINS > 0 ? W::MINS - 1 : 0;
+            float unit = odd ? s.scale[1][h & LAST_SCALE] : s.scale[0][h & LAST_SCALE];
+            float min = W::MINS == 0 ? 0.0f : odd ? s.min[1][h & LAST_MIN] : s.min[0][h & LAST_MIN];
+            uint32_t four = odd ? codes[2 * h + 1] : codes[2 * h];
 #pragma unroll
-            for (int b = 0; b < 4; b++) {
-                float q = (float)(int8_t)(codes >> 8 * b & 0xff);
-                out[32 * (step * W::SPANS + k) + 16 * h + 4 * t + b] = scale * (unit * q - min);
-            }
+            for (int b = 0; b < 4; b++) out[32 * k + 16 * h + b] = scale * (unit * (float)(int8_t)(four >> 8 * b & 0xff) - min);
         }
     }
 }
 
 template <class W> void launch_tiled_embed(const struct tiled_args *a, float scale, cudaStream_t stream) {
     constexpr int THREADS = 128;
-    dim3 grid(ceil_div(a->n_cols / 32 / W::SPANS * 4, THREADS), a->n_in);
+    dim3 grid(ceil_div(a->n_cols / 32 / W::STEP_SPANS * 4, THREADS), a->n_in);
     embed_kernel<W><<<grid, THREADS, 0, stream>>>(*a, scale);
 }
 
 template <class W> cudaError_t prepare_tiled(void) {
-    static const void *const KERNELS[] = {(const void *)vector_kernel<W, true>, (const void *)vector_kernel<W, false>,
-                                          (const void *)matrix_kernel<W>, (const void *)embed_kernel<W>};
+    static const void *const KERNELS[] = {(const void *)vector_kernel<W, 1>, (const void *)vector_kernel<W, 2>,
+                                          (const void *)vector_kernel<W, 4>, (const void *)vector_kernel<W, 8>,
+                                          (const void *)matrix_kernel<W>,    (const void *)embed_kernel<W>};
     cudaError_t status = load_kernels(KERNELS);
     if (status != cudaSuccess) return status;
     return cudaFuncSetAttribute(matrix_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(matrix_shared<W>));

@@ -14,6 +14,7 @@ struct tiled_args {
     bool add;
     struct expert_args experts;
     const int32_t *row_ids; // embed only: [n_in]
+    int n_multiprocessors;  // vector only
 };
 
 struct tiled_type {

@@ -78,34 +78,38 @@ static void upload_buffer(struct device_case *x, uint32_t b) {
     }
 }
 
-static void upload_states(struct device_case *x) {
+static void upload_states(struct device_case *x, uint32_t first_pos) {
     for (uint32_t i = 0; i < x->c->program.n_states; i++) {
         const struct atsi_state *s = &x->c->program.states[i];
         bool kv = s->kind == ATSI_STATE_KV;
         size_t heads = (size_t)s->n_heads * (kv ? x->c->capacity : 1);
         size_t k_bytes = kv ? heads * (size_t)atsi_dtype_row_bytes(x->c->kv_type, s->k_dim) : heads * s->k_dim * s->v_dim * sizeof(float);
         size_t v_bytes = kv ? heads * (size_t)atsi_dtype_row_bytes(x->c->kv_type, s->v_dim) : 0;
-        // What was never stored must not count: NaN in every slot of a cache, zero for recurrent states.
-        uint8_t *first = malloc(k_bytes + v_bytes);
+        // The CPU's run starts from zeros too. What is seen by no token must not count: NaN in every slot of a cache behind the
+        // first position.
+        uint8_t *first = calloc(1, k_bytes + v_bytes);
         if (first == NULL) abort();
-        memset(first, kv ? 0xff : 0, k_bytes + v_bytes);
+        if (kv) {
+            memset(first + k_bytes / x->c->capacity * first_pos, 0xff, k_bytes - k_bytes / x->c->capacity * first_pos);
+            memset(first + k_bytes + v_bytes / x->c->capacity * first_pos, 0xff, v_bytes - v_bytes / x->c->capacity * first_pos);
+        }
         x->states[i][0] = device_memory(x, k_bytes, first);
-        x->states[i][1] = kv ? device_memory(x, v_bytes, first) : NULL;
+        x->states[i][1] = kv ? device_memory(x, v_bytes, first + k_bytes) : NULL;
         TRY(x, stream_sync(x->s, &x->err));
         free(first);
     }
 }
 
-static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t n_ctx) {
+static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos) {
     memset(x, 0, sizeof *x);
     x->c = c;
     x->d = d;
     TRY(x, stream_create(d, &x->s, &x->err));
-    TRY(x, prepare(d, &c->program, chunk, c->n_outputs, n_ctx, &x->err));
+    TRY(x, prepare(d, &c->program, chunk, c->n_outputs, first_pos + c->n_tokens, &x->err));
     for (uint32_t b = 0; b < c->program.n_buffers; b++) upload_buffer(x, b);
     for (uint32_t t = 0; t < c->program.n_tensors; t++)
         x->tensors[t] = device_memory(x, (size_t)c->program.tensors[t].size_bytes, c->tensors[t]);
-    upload_states(x);
+    upload_states(x, first_pos);
     x->token_ids = device_memory(x, sizeof c->token_ids, c->token_ids);
     x->output_rows = device_memory(x, sizeof c->output_rows, c->output_rows);
     x->round = device_memory(x, sizeof(struct atsi_round), NULL);
@@ -162,7 +166,7 @@ static void launch_ops(struct device_case *x, uint32_t row) {
 
 void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos, bool captured) {
     struct device_case x;
-    open_case(&x, c, d, chunk, first_pos + c->n_tokens);
+    open_case(&x, c, d, chunk, first_pos);
     for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
         TRY(&x, stream_sync(x.s, &x.err)); // the pinned round is rewritten
         *x.host_round = (struct atsi_round){.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
