@@ -36,6 +36,7 @@ __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
 // A warp a head's row. x: warps over key heads, y: token, z: keys or values. Only the last `capacity` tokens of the round are
 // stored: earlier ones would share their slots.
 template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
+    begin_kernel();
     int head = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, token = blockIdx.y;
     if (head >= a.n_kv_heads || token + (int64_t)a.capacity < a.n_tokens) return;
     uint64_t slot = (uint32_t)(a.round->first_pos + token) % a.capacity;
@@ -49,7 +50,7 @@ template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
 
 template <enum atsi_dtype KV> void store(const attention_args &a, cudaStream_t stream) {
     constexpr int WARPS = 4;
-    store_kernel<KV><<<dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream>>>(a);
+    launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream, a);
 }
 
 // ---- joining a divided context ----------------------------------------------------------------------------------------------
@@ -58,6 +59,7 @@ constexpr int JOIN_THREADS = 128;
 
 // x: head, y: token.
 __global__ void join_kernel(attention_args a) {
+    begin_kernel();
     __shared__ float weight[SPLITS_CAP], total;
     int head = blockIdx.x, n_heads = gridDim.x, record = a.v_dim + 2;
     const float *partial = a.partial + ((uint64_t)blockIdx.y * n_heads + head) * a.n_splits * record;
@@ -89,6 +91,7 @@ constexpr int PLAIN_WARPS = 8, DIM_CAP = 512, QUADS = DIM_CAP / (4 * WARP); // a
 
 // x: head, y: token. Warps take every eighth key and merge at the end.
 template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WARP) plain_kernel(attention_args a) {
+    begin_kernel();
     __shared__ float sums[PLAIN_WARPS][DIM_CAP], largest_of[PLAIN_WARPS], sum_of[PLAIN_WARPS];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x, token = blockIdx.y, kv_head = head / a.group;
     int pos = a.round->first_pos + token;
@@ -148,7 +151,7 @@ template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WAR
 }
 
 template <enum atsi_dtype KV> void attend_plain(const attention_args &a, cudaStream_t stream) {
-    plain_kernel<KV><<<dim3(a.n_kv_heads * a.group, a.n_tokens), PLAIN_WARPS * WARP, 0, stream>>>(a);
+    launch_overlapping(plain_kernel<KV>, dim3(a.n_kv_heads * a.group, a.n_tokens), PLAIN_WARPS * WARP, 0, stream, a);
 }
 
 // ---- choice -----------------------------------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_
     a.n_splits = choose_splits(x->device, a);
     a.partial = (float *)(x->device->scratch.base + x->device->scratch.attention_offset);
     (void)attention_split_mma(&a, kv_type, x->stream);
-    join_kernel<<<dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream>>>(a);
+    launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a);
 }
 
 // Bytes of the partial results that attend_divided needs at most for these heads.

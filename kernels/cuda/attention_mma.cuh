@@ -136,6 +136,7 @@ template <int D> __device__ inline void merge_rows(row_state<D> &r, const float 
 
 // x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time straight from the cache into fragments.
 template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(SPLIT_WARPS *WARP) split_kernel(attention_args a) {
+    begin_kernel();
     __shared__ float shared[SPLIT_WARPS / 2][16 * (D + 2)];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
@@ -250,6 +251,7 @@ template <int D> __device__ inline void attend_keys(row_state<D> &r, const uint3
 
 // x: 128 rows, y: key head. The last rows see most keys and are started first.
 template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_args a) {
+    begin_kernel();
     __shared__ tiled_shared<D> sh;
     constexpr int STAGES = tiled_shared<D>::STAGES;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
@@ -300,11 +302,11 @@ template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(TILED_WAR
 
 template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, cudaStream_t stream) {
     dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, 16));
-    split_kernel<D, KV><<<grid, SPLIT_WARPS * WARP, 0, stream>>>(a);
+    launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS * WARP, 0, stream, a);
 }
 template <int D, enum atsi_dtype KV> void launch_tiled(const attention_args &a, cudaStream_t stream) {
     dim3 grid(ceil_div(a.n_tokens * a.group, TILED_ROWS), a.n_kv_heads);
-    tiled_kernel<D, KV><<<grid, TILED_WARPS * WARP, 0, stream>>>(a);
+    launch_overlapping(tiled_kernel<D, KV>, grid, TILED_WARPS * WARP, 0, stream, a);
 }
 template <int D, enum atsi_dtype KV> cudaError_t load_size(void) {
     static const void *const KERNELS[] = {(const void *)split_kernel<D, KV>, (const void *)tiled_kernel<D, KV>};

@@ -31,6 +31,51 @@ __device__ inline float block_sum(float v, float *partial) {
     return lanes_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
+// ---- overlapping launches ---------------------------------------------------------------------------------------------------
+//
+// From compute capability 9.0 on a kernel may be started while the one before it in the stream still runs (programmatic dependent
+// launch): its blocks take their places and load what no kernel writes. Every kernel calls start_successor() first thing and
+// wait_for_predecessor() before it reads or writes anything that other kernels touch; when that returns, all kernels before it
+// are complete.
+
+__device__ inline void start_successor() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// What most kernels begin with. Before any return: a kernel that ends without having waited would let its successor overtake the
+// kernels before it.
+__device__ inline void begin_kernel() {
+    start_successor();
+    wait_for_predecessor();
+}
+
+// Below 9.0 an ordinary launch. Errors are found by the check behind every operation.
+template <class... PARAMS, class... ARGS>
+static inline void launch_overlapping(void (*kernel)(PARAMS...), dim3 grid, uint32_t n_threads, size_t shared_bytes, cudaStream_t stream,
+                                      ARGS... args) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(n_threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    int device = 0, major = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    config.numAttrs = major >= 9 ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, PARAMS(args)...);
+}
+
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
 

@@ -26,6 +26,7 @@ template <enum atsi_glu_act ACT> __device__ inline float glu(float gate, float u
 template <enum atsi_glu_act ACT>
 __global__ void glu_kernel(const float *gate, uint32_t gate_stride, const float *up, uint32_t up_stride, float *out,
                            uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit, acts_out acts) {
+    begin_kernel();
     uint32_t i = first_element();
     uint64_t row = blockIdx.y;
     int n = i < width ? (int)(width - i) : 0;
@@ -42,6 +43,7 @@ __global__ void glu_kernel(const float *gate, uint32_t gate_stride, const float 
 
 __global__ void gate_kernel(const float *x, uint32_t x_stride, const float *g, uint32_t g_stride, float *out,
                             uint32_t out_stride, uint32_t width, uint32_t per_gate) {
+    begin_kernel();
     uint64_t row = blockIdx.y;
     uint32_t i = first_element();
     for (uint32_t k = i; k < width && k < i + 4; k++)
@@ -50,6 +52,7 @@ __global__ void gate_kernel(const float *x, uint32_t x_stride, const float *g, u
 
 __global__ void add_kernel(const float *a, uint32_t a_stride, const float *b, uint32_t b_stride, float *out,
                            uint32_t out_stride, uint32_t width, bool aligned) {
+    begin_kernel();
     uint64_t row = blockIdx.y;
     uint32_t i = first_element();
     if (i >= width) return;
@@ -62,6 +65,7 @@ __global__ void add_kernel(const float *a, uint32_t a_stride, const float *b, ui
 
 __global__ void select_kernel(const float *in, uint32_t in_stride, float *out, uint32_t out_stride, uint32_t width,
                               bool aligned, const int32_t *rows) {
+    begin_kernel();
     uint32_t i = first_element();
     if (i >= width) return;
     int n = (int)(width - i);
@@ -71,6 +75,7 @@ __global__ void select_kernel(const float *in, uint32_t in_stride, float *out, u
 
 __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, uint32_t src_stride, uint32_t width,
                             bool aligned) {
+    begin_kernel();
     uint32_t i = first_element();
     if (i >= width) return;
     int n = (int)(width - i);
@@ -93,6 +98,7 @@ __device__ inline float turned(float position, float frequency) {
 // thread, so in and out may be the same rows.
 __global__ void rope_kernel(const float *in, uint32_t in_stride, float *out, uint32_t out_stride, const float *inv_freq,
                             struct atsi_rope_params p, const struct atsi_round *round) {
+    begin_kernel();
     uint32_t n_pairs = (p.head_dim + 1) / 2, i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n_heads * n_pairs) return;
     uint32_t head = i / n_pairs, pair = i % n_pairs, half = p.n_rot / 2;
@@ -118,6 +124,7 @@ __global__ void rope_kernel(const float *in, uint32_t in_stride, float *out, uin
 
 __global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights, uint32_t weights_stride,
                                   float *out, uint32_t out_stride, uint32_t width, uint32_t n_slots, bool add) {
+    begin_kernel();
     uint64_t row = blockIdx.y;
     uint32_t i = first_element();
     for (uint32_t k = i; k < width && k < i + 4; k++) {
@@ -147,50 +154,39 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call) {
     auto *kernel = p->act == ATSI_GLU_SILU        ? glu_kernel<ATSI_GLU_SILU>
                    : p->act == ATSI_GLU_GELU_TANH ? glu_kernel<ATSI_GLU_GELU_TANH>
                                                   : glu_kernel<ATSI_GLU_CLAMPED>;
-    kernel<<<grid_of(y.width, x->n_rows), THREADS, 0, x->stream>>>((const float *)g.data, g.stride, (const float *)u.data,
-                                                                  u.stride, (float *)y.data, y.stride, y.width, aligned,
-                                                                  p->alpha, p->limit, acts);
+    launch_overlapping(kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)g.data, g.stride, (const float *)u.data, u.stride, (float *)y.data, y.stride, y.width, aligned, p->alpha, p->limit, acts);
 }
 
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &g = call->in[1], &y = call->out[0];
-    gate_kernel<<<grid_of(y.width, x->n_rows), THREADS, 0, x->stream>>>((const float *)v.data, v.stride, (const float *)g.data,
-                                                                       g.stride, (float *)y.data, y.stride, y.width,
-                                                                       v.width / g.width);
+    launch_overlapping(gate_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (const float *)g.data, g.stride, (float *)y.data, y.stride, y.width, v.width / g.width);
 }
 
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &a = call->in[0], &b = call->in[1], &y = call->out[0];
     bool aligned = rows_aligned(a) && rows_aligned(b) && rows_aligned(y);
-    add_kernel<<<grid_of(y.width, x->n_rows), THREADS, 0, x->stream>>>((const float *)a.data, a.stride, (const float *)b.data,
-                                                                      b.stride, (float *)y.data, y.stride, y.width, aligned);
+    launch_overlapping(add_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)a.data, a.stride, (const float *)b.data, b.stride, (float *)y.data, y.stride, y.width, aligned);
 }
 
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
-    select_kernel<<<grid_of(y.width, x->n_rows), THREADS, 0, x->stream>>>((const float *)v.data, v.stride, (float *)y.data,
-                                                                         y.stride, y.width, rows_aligned(v) && rows_aligned(y),
-                                                                         call->round.output_rows);
+    launch_overlapping(select_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, y.width, rows_aligned(v) && rows_aligned(y), call->round.output_rows);
 }
 
 void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows) {
     bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride) % 4 == 0;
-    copy_kernel<<<grid_of(width, n_rows), THREADS, 0, stream>>>((float *)dst, dst_stride, (const float *)src, src_stride, width,
-                                                               aligned);
+    launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride, (const float *)src, src_stride, width, aligned);
 }
 
 void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
     const struct atsi_rope_params *p = &call->op->u.rope;
     dim3 grid(ceil_div(p->n_heads * ((p->head_dim + 1) / 2), THREADS), x->n_rows);
-    rope_kernel<<<grid, THREADS, 0, x->stream>>>((const float *)v.data, v.stride, (float *)y.data, y.stride,
-                                                 (const float *)call->tensor[0].data, *p, call->round.round);
+    launch_overlapping(rope_kernel, grid, THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, (const float *)call->tensor[0].data, *p, call->round.round);
 }
 
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &y = call->out[0];
-    expert_sum_kernel<<<grid_of(y.width, x->n_rows), THREADS, 0, x->stream>>>((const float *)s.data, s.stride,
-                                                                             (const float *)w.data, w.stride, (float *)y.data,
-                                                                             y.stride, y.width, w.width, call->op->add);
+    launch_overlapping(expert_sum_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)s.data, s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride, y.width, w.width, call->op->add);
 }

@@ -10,6 +10,7 @@ namespace {
 constexpr int QUANTISE_THREADS = 256;
 
 __global__ void quantise_kernel(const float *in, uint32_t stride, uint32_t width, bool aligned, acts_out acts) {
+    begin_kernel();
     uint32_t i = (blockIdx.x * QUANTISE_THREADS + threadIdx.x) * 4;
     uint64_t row = blockIdx.y;
     int n = i < width ? (int)(width - i) : 0;
@@ -22,8 +23,7 @@ enum atsi_status quantised(struct launch_ctx *x, const struct atsi_rows_ref *in,
     if (!acts_are(x->device, acts_key_of(in, x->n_rows))) {
         acts_out acts = acts_reserve(x->device, *in, x->n_rows);
         if (!acts.q) return atsi_fail(err, ATSI_FAILED, "GPU: %d input rows of %u do not fit the prepared scratch memory", x->n_rows, in->width);
-        quantise_kernel<<<dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows), QUANTISE_THREADS, 0, x->stream>>>(
-            (const float *)in->data, in->stride, in->width, rows_aligned(*in), acts);
+        launch_overlapping(quantise_kernel, dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows), QUANTISE_THREADS, 0, x->stream,  (const float *)in->data, in->stride, in->width, rows_aligned(*in), acts);
     }
     *out = acts_in_scratch(x->device, x->n_rows, in->width);
     return ATSI_OK;
@@ -47,6 +47,7 @@ __device__ inline int exclusive_sum(int v, int *shared) {
 
 // One block; thread e lays out expert e's pairs and tiles.
 __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(expert_args e, uint32_t n_pairs) {
+    begin_kernel();
     __shared__ int count[EXPERTS_CAP], next[EXPERTS_CAP], sums[GROUP_THREADS];
     int expert = threadIdx.x;
     count[expert] = 0;
@@ -89,7 +90,7 @@ enum atsi_status grouped(struct launch_ctx *x, struct expert_args *e, uint32_t n
     e->groups.n_tiles = (int32_t *)base;
     e->groups.tiles = (struct group_tile *)(base + GROUPS_HEADER);
     e->groups.pairs = (int32_t *)(e->groups.tiles + tiles_cap(n_pairs, e->n_experts));
-    group_kernel<<<1, GROUP_THREADS, 0, x->stream>>>(*e, n_pairs);
+    launch_overlapping(group_kernel, 1, GROUP_THREADS, 0, x->stream, *e, n_pairs);
     return ATSI_OK;
 }
 

@@ -12,8 +12,23 @@
 constexpr int SUM_ZERO = 0x4b400000;
 __device__ inline float sum_value(int c) { return __int_as_float(c) - 12582912.0f; }
 
-// c += A * B over 16 columns of int8: a[0], a[1]: bytes 4t..4t+3 of A's two rows, b: the same bytes of B's column.
+// c = A * B over 16 columns of int8, on top of SUM_ZERO. a0, a1: bytes 4t..4t+3 of A's two rows, b: the same bytes of B's column.
+// The start value is an operand of its own, so that four registers hold it once for all products.
 __device__ inline void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(SUM_ZERO));
+#else
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+        : "=r"(c[0]), "=r"(c[1]) : "r"(a0), "r"(b), "r"(SUM_ZERO));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+        : "=r"(c[2]), "=r"(c[3]) : "r"(a1), "r"(b), "r"(SUM_ZERO));
+#endif
+}
+
+// c += A * B over 16 columns.
+__device__ inline void mma_s8_k16_add(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -24,15 +39,25 @@ __device__ inline void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b
 #endif
 }
 
-// The same over 32 columns; a[2], a[3] and b1: bytes 16 + 4t..
+// The same over 32 columns; a[2], a[3] and b1: bytes 16 + 4t.. .
 __device__ inline void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(SUM_ZERO));
+#else
+    mma_s8_k16(c, a[0], a[1], b0);
+    mma_s8_k16_add(c, a[2], a[3], b1);
+#endif
+}
+__device__ inline void mma_s8_k32_add(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    mma_s8_k16(c, a[0], a[1], b0);
-    mma_s8_k16(c, a[2], a[3], b1);
+    mma_s8_k16_add(c, a[0], a[1], b0);
+    mma_s8_k16_add(c, a[2], a[3], b1);
 #endif
 }
 

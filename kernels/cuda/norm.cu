@@ -16,6 +16,7 @@ struct norm_args {
 // x: group of the row, y: row. Every thread keeps up to four elements at a time and reads them again for the second pass; a row
 // is in the cache then.
 __global__ void norm_kernel(norm_args a) {
+    begin_kernel();
     __shared__ float partial[WARP];
     uint64_t row = blockIdx.y;
     uint32_t first = blockIdx.x * a.group;
@@ -74,5 +75,5 @@ void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
     if (a.group % 32 == 0) a.acts = acts_reserve(x->device, y, x->n_rows);
     uint32_t threads = ceil_div(ceil_div(a.group, 4), WARP) * WARP;
     if (threads > 1024) threads = 1024;
-    norm_kernel<<<dim3(y.width / a.group, x->n_rows), threads, 0, x->stream>>>(a);
+    launch_overlapping(norm_kernel, dim3(y.width / a.group, x->n_rows), threads, 0, x->stream, a);
 }

@@ -37,6 +37,7 @@ constexpr int WARPS = 4, WARP_ROWS = 4; // a warp computes 4 weight rows, so tha
 
 // x: 16 weight rows, y: pair (experts). N_IN: input rows computed, those behind a.n_in repeat the last.
 template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WARPS *WARP) vector_kernel(plain_args a) {
+    begin_kernel();
     constexpr int STEP = ALIGNED ? pack<T>::N : 1;
     int lane = threadIdx.x % WARP;
     uint32_t first = (blockIdx.x * WARPS + threadIdx.x / WARP) * WARP_ROWS, pair = blockIdx.y, in_first = 0;
@@ -105,8 +106,7 @@ template <class T> bool is_aligned(const plain_args &a) {
 
 template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pairs, cudaStream_t stream) {
     dim3 grid(ceil_div(a.n_out, WARPS * WARP_ROWS), n_pairs);
-    if (is_aligned<T>(a)) vector_kernel<T, N_IN, true><<<grid, WARPS * WARP, 0, stream>>>(a);
-    else vector_kernel<T, N_IN, false><<<grid, WARPS * WARP, 0, stream>>>(a);
+    launch_overlapping(is_aligned<T>(a) ? vector_kernel<T, N_IN, true> : vector_kernel<T, N_IN, false>, grid, WARPS * WARP, 0, stream, a);
 }
 
 template <class T> void launch_vector(const plain_args &a, cudaStream_t stream) {
@@ -130,48 +130,88 @@ struct matrix_shared {
     float in[MATRIX_COLS][STRIDE];
 };
 
-// acc: rows g and g + 8 of the warp's 16-row tile, columns 2t and 2t + 1 of its 8-column tile, over one chunk.
-template <bool EXACT_WEIGHT>
-__device__ inline void multiply_chunk(float c[4], const float (*w)[STRIDE], const float (*x)[STRIDE], int g, int t) {
 #if __CUDA_ARCH__ >= 800
-    auto tf32 = [](float v) {
-        uint32_t bits;
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
-        return bits;
-    };
-    auto mma = [&](const uint32_t a[4], const uint32_t b[2]) {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    };
+// v as two TF32 numbers whose sum it is, but for a part in 2^22.
+struct tf32_pair {
+    uint32_t high, low;
+    __device__ void split(float v) {
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(v));
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
+    }
+};
+__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif
+
+constexpr int M_TILES = 2, N_TILES = 4; // 16 x 8 tiles of a warp's 32 x 32 results
+
+// acc += a warp's part of one chunk; w, x: its first weight row and input row.
+template <bool EXACT_WEIGHT>
+__device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const float (*w)[STRIDE], const float (*x)[STRIDE], int g, int t) {
+#if __CUDA_ARCH__ >= 800
 #pragma unroll
     for (int k = 0; k < CHUNK; k += 8) {
-        float av[4] = {w[g][k + t], w[g + 8][k + t], w[g][k + t + 4], w[g + 8][k + t + 4]};
-        float bv[2] = {x[g][k + t], x[g][k + t + 4]};
-        uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
+        tf32_pair a[M_TILES][4], b[N_TILES][2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            a_high[i] = tf32(av[i]);
-            a_low[i] = tf32(av[i] - __uint_as_float(a_high[i]));
-        }
+        for (int m = 0; m < M_TILES; m++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            b_high[i] = tf32(bv[i]);
-            b_low[i] = tf32(bv[i] - __uint_as_float(b_high[i]));
-        }
-        mma(a_high, b_low);
-        if (!EXACT_WEIGHT) mma(a_low, b_high);
-        mma(a_high, b_high);
+            for (int i = 0; i < 4; i++) a[m][i].split(w[16 * m + g + 8 * (i % 2)][k + t + 4 * (i / 2)]);
+#pragma unroll
+        for (int n = 0; n < N_TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) b[n][i].split(x[8 * n + g][k + t + 4 * i]);
+#pragma unroll
+        for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int n = 0; n < N_TILES; n++) {
+                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].low, b[n][1].low);
+                if (!EXACT_WEIGHT)
+                    mma_tf32(acc[m][n], a[m][0].low, a[m][1].low, a[m][2].low, a[m][3].low, b[n][0].high, b[n][1].high);
+                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].high, b[n][1].high);
+            }
     }
 #else
     for (int k = 0; k < CHUNK; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) c[i] += w[g + 8 * (i / 2)][k] * x[2 * t + i % 2][k];
+        for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int n = 0; n < N_TILES; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) acc[m][n][i] += w[16 * m + g + 8 * (i / 2)][k] * x[8 * n + 2 * t + i % 2][k];
 #endif
 }
 
+// A thread's elements of one chunk on their way to shared memory: one column of every eighth row. Outside the matrix: zeros.
+template <class T> struct chunk_data {
+    static constexpr int STEP = MATRIX_THREADS / CHUNK;
+    T weight[BLOCK_ROWS / STEP];
+    float in[MATRIX_COLS / STEP];
+    __device__ void load(const plain_args &a, const T *matrix, const block_rows &rows, uint32_t first_row, uint32_t first) {
+        uint32_t column = first + threadIdx.x % CHUNK, r = threadIdx.x / CHUNK;
+        bool valid = column < a.n_cols;
+#pragma unroll
+        for (int i = 0; i < BLOCK_ROWS / STEP; i++) {
+            uint32_t row = first_row + r + i * STEP;
+            weight[i] = valid && row < a.n_out ? matrix[(uint64_t)row * a.n_cols + column] : T(0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < MATRIX_COLS / STEP; i++) in[i] = valid ? in_row(a, rows.in[r + i * STEP])[column] : 0.0f;
+    }
+    __device__ void store(matrix_shared &sh) const {
+        uint32_t column = threadIdx.x % CHUNK, r = threadIdx.x / CHUNK;
+#pragma unroll
+        for (int i = 0; i < BLOCK_ROWS / STEP; i++) sh.weight[r + i * STEP][column] = as_float(weight[i]);
+#pragma unroll
+        for (int i = 0; i < MATRIX_COLS / STEP; i++) sh.in[r + i * STEP][column] = in[i];
+    }
+};
+
 // x: 64 input rows, y: 128 weight rows. 8 warps, 4 by 2, of 32 x 32 results.
 template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kernel(plain_args a) {
+    begin_kernel();
     constexpr bool EXACT_WEIGHT = sizeof(T) == 2; // half and bfloat16 fit TF32
     __shared__ matrix_shared sh;
     __shared__ block_rows rows;
@@ -180,26 +220,20 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4, t = lane % 4;
     uint32_t first_row = blockIdx.y * BLOCK_ROWS;
-    float acc[2][4][4] = {};
+    float acc[M_TILES][N_TILES][4] = {};
+    chunk_data<T> data;
+    data.load(a, weight, rows, first_row, 0);
     for (uint32_t first = 0; first < a.n_cols; first += CHUNK) {
-        uint32_t column = first + threadIdx.x % CHUNK;
-        for (uint32_t r = threadIdx.x / CHUNK; r < BLOCK_ROWS; r += MATRIX_THREADS / CHUNK)
-            sh.weight[r][threadIdx.x % CHUNK] =
-                column < a.n_cols && first_row + r < a.n_out ? as_float(weight[(uint64_t)(first_row + r) * a.n_cols + column]) : 0.0f;
-        for (uint32_t r = threadIdx.x / CHUNK; r < MATRIX_COLS; r += MATRIX_THREADS / CHUNK)
-            sh.in[r][threadIdx.x % CHUNK] = column < a.n_cols ? in_row(a, rows.in[r])[column] : 0.0f;
+        data.store(sh);
         __syncthreads();
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                multiply_chunk<EXACT_WEIGHT>(acc[m][n], &sh.weight[32 * warp_row + 16 * m], &sh.in[32 * warp_col + 8 * n], g, t);
+        data.load(a, weight, rows, first_row, first + CHUNK); // under way while this chunk is multiplied
+        multiply_chunk<EXACT_WEIGHT>(acc, &sh.weight[32 * warp_row], &sh.in[32 * warp_col], g, t);
         __syncthreads();
     }
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < M_TILES; m++)
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < N_TILES; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t row = first_row + 32 * warp_row + 16 * m + g + 8 * (i / 2), in = 32 * warp_col + 8 * n + 2 * t + i % 2;
@@ -211,13 +245,14 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
 
 template <class T> void launch_matrix(const plain_args &a, cudaStream_t stream) {
     dim3 grid(n_row_blocks(a.experts, a.n_in), ceil_div(a.n_out, BLOCK_ROWS));
-    matrix_kernel<T><<<grid, MATRIX_THREADS, 0, stream>>>(a);
+    launch_overlapping(matrix_kernel<T>, grid, MATRIX_THREADS, 0, stream, a);
 }
 
 // ---- rows of a table ------------------------------------------------------------------------------------------------------
 
 template <class T>
 __global__ void embed_kernel(const T *table, const int32_t *row_ids, uint32_t n_cols, float *out, uint32_t out_stride, float scale) {
+    begin_kernel();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n_cols)
         out[(uint64_t)blockIdx.y * out_stride + i] = scale * as_float(table[(uint64_t)row_ids[blockIdx.y] * n_cols + i]);
@@ -251,11 +286,11 @@ void plain_embed(enum atsi_dtype dtype, const void *table, const int32_t *row_id
     constexpr int THREADS = 256;
     dim3 grid(ceil_div(n_cols, THREADS), n_rows);
     if (dtype == ATSI_F32)
-        embed_kernel<<<grid, THREADS, 0, stream>>>((const float *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<float>, grid, THREADS, 0, stream, (const float *)table, row_ids, n_cols, out, out_stride, scale);
     else if (dtype == ATSI_F16)
-        embed_kernel<<<grid, THREADS, 0, stream>>>((const __half *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<__half>, grid, THREADS, 0, stream, (const __half *)table, row_ids, n_cols, out, out_stride, scale);
     else
-        embed_kernel<<<grid, THREADS, 0, stream>>>((const __nv_bfloat16 *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<__nv_bfloat16>, grid, THREADS, 0, stream, (const __nv_bfloat16 *)table, row_ids, n_cols, out, out_stride, scale);
 }
 
 cudaError_t plain_prepare(enum atsi_dtype dtype) {

@@ -26,6 +26,7 @@ __device__ inline float conv_input(const conv_args &a, int t, uint32_t c) {
 // A thread takes one channel through per_block tokens. When those are all tokens of the round, it leaves the new state too, and the
 // output may take the input's place. x: channels, y: tokens.
 __global__ void conv_kernel(conv_args a) {
+    begin_kernel();
     uint32_t c = blockIdx.x * CONV_THREADS + threadIdx.x;
     if (c >= a.n_channels) return;
     int first = blockIdx.y * a.per_block, last = min(first + a.per_block, a.n_tokens), n_taps = (int)a.n_taps;
@@ -54,6 +55,7 @@ __global__ void conv_kernel(conv_args a) {
 
 // After a round that was divided: the last taps - 1 inputs become the state.
 __global__ void conv_state_kernel(conv_args a) {
+    begin_kernel();
     uint32_t c = blockIdx.x * CONV_THREADS + threadIdx.x;
     if (c >= a.n_channels) return;
     int n_kept = (int)a.n_taps - 1;
@@ -88,6 +90,7 @@ __device__ inline float inverse_norm(const float *x, int n, float eps) {
 // A block keeps DELTA_COLS columns of one head's state in registers through all tokens of the round: columns of the
 // value dimension never meet, rows meet in two sums a token. x: columns, y: head.
 __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(delta_args a) {
+    begin_kernel();
     __shared__ float q[DELTA_K_CAP], k[DELTA_K_CAP], partial[2][DELTA_SLICES][DELTA_COLS];
     int lane = threadIdx.x % WARP, slice = threadIdx.x / WARP, head = blockIdx.y;
     int column = blockIdx.x * DELTA_COLS + lane, per_slice = (a.k_dim + DELTA_SLICES - 1) / DELTA_SLICES;
@@ -164,8 +167,8 @@ enum atsi_status launch_conv(struct launch_ctx *x, const struct atsi_op_call *ca
     bool whole = x->n_rows <= CONV_TOKENS || v.data == y.data;
     if (whole) a.per_block = x->n_rows;
     uint32_t n_blocks = ceil_div(y.width, CONV_THREADS);
-    conv_kernel<<<dim3(n_blocks, ceil_div(x->n_rows, a.per_block)), CONV_THREADS, 0, x->stream>>>(a);
-    if (!whole) conv_state_kernel<<<n_blocks, CONV_THREADS, 0, x->stream>>>(a);
+    launch_overlapping(conv_kernel, dim3(n_blocks, ceil_div(x->n_rows, a.per_block)), CONV_THREADS, 0, x->stream, a);
+    if (!whole) launch_overlapping(conv_state_kernel, n_blocks, CONV_THREADS, 0, x->stream, a);
     return ATSI_OK;
 }
 
@@ -180,6 +183,6 @@ enum atsi_status launch_delta_rule(struct launch_ctx *x, const struct atsi_op_ca
                     (float *)call->out[0].data, (float *)call->state.k, in[0].stride, in[1].stride, in[2].stride, in[3].stride,
                     in[4].stride, call->out[0].stride, (int)s->k_dim, (int)s->v_dim, x->n_rows, call->op->u.delta};
     dim3 grid(ceil_div(s->v_dim, DELTA_COLS), s->n_heads);
-    delta_kernel<<<grid, DELTA_THREADS, 0, x->stream>>>(a);
+    launch_overlapping(delta_kernel, grid, DELTA_THREADS, 0, x->stream, a);
     return ATSI_OK;
 }

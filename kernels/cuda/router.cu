@@ -31,6 +31,7 @@ __device__ inline void warp_argmax(float &value, int &index) {
 
 // A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
 __global__ void router_kernel(router_args a) {
+    begin_kernel();
     uint64_t row = blockIdx.x;
     int lane = threadIdx.x, n_experts = (int)a.p.n_experts, n_used = (int)a.p.n_used;
     const float *logits = a.logits + row * a.logits_stride;
@@ -109,6 +110,6 @@ enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *
                          EXPERTS_CAP);
     router_args a = {(const float *)v.data, (const float *)call->tensor[0].data, (int32_t *)ids.data, (float *)w.data,
                      v.stride, ids.stride, w.stride, call->op->u.router};
-    router_kernel<<<x->n_rows, WARP, 0, x->stream>>>(a);
+    launch_overlapping(router_kernel, x->n_rows, WARP, 0, x->stream, a);
     return ATSI_OK;
 }

@@ -33,16 +33,19 @@ template <class W> struct column {
 // Integer sums of 16 rows and 8 columns over a span, apart for each scale.
 template <class W> struct span_sums {
     int c[W::SCALES][4];
-    __device__ void clear() {
-#pragma unroll
-        for (int h = 0; h < W::SCALES; h++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) c[h][i] = SUM_ZERO;
-    }
-    __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    // The product of a span, or its sum with what is there.
+    __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1, bool add) {
         if (W::SCALES == 2) {
-            mma_s8_k16(c[0], a[0], a[1], b0);
-            mma_s8_k16(c[W::SCALES - 1], a[2], a[3], b1);
+            int *second = c[W::SCALES - 1];
+            if (add) {
+                mma_s8_k16_add(c[0], a[0], a[1], b0);
+                mma_s8_k16_add(second, a[2], a[3], b1);
+            } else {
+                mma_s8_k16(c[0], a[0], a[1], b0);
+                mma_s8_k16(second, a[2], a[3], b1);
+            }
+        } else if (add) {
+            mma_s8_k32_add(c[0], a, b0, b1);
         } else {
             mma_s8_k32(c[0], a, b0, b1);
         }
@@ -74,16 +77,46 @@ __device__ inline void move_to_expert(tiled_args &a, int expert) {
 
 constexpr int GROUP_SPANS = 8, VECTOR_WARPS_MAX = 16;
 
-// The input codes, their records and the weights' scales that a lane needs for one set of spans.
-template <class W, int N_IN> struct set_data {
+// A lane's weights of one group of 8 spans: words, and scales of spans 2t and 2t + 1. A last group may be cut short, where blocks are
+// of one span: then the last span is repeated, and the inputs count as zeros.
+template <class W> struct group_weights {
+    typename W::words words[GROUP_SPANS / W::STEP_SPANS];
+    typename W::packed_scales scales[2];
+
+    __device__ void load(const uint8_t *tile, uint32_t first, uint32_t n_spans, int g, int t) {
+#pragma unroll
+        for (int i = 0; i < GROUP_SPANS / W::STEP_SPANS; i++) {
+            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + i, n_spans - 1) : first + i * W::STEP_SPANS;
+            words[i].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : i, g, t);
+        }
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + 2 * t + c, n_spans - 1) : first + 2 * t + c;
+            scales[c].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : 2 * t + c, g);
+        }
+    }
+
+    // The sums of SHARE spans from `first` on (within the group); b: the lane's input codes.
+    template <int SHARE> __device__ void multiply(span_sums<W> &sums, int first, const uint32_t b[2], int g) const {
+#pragma unroll
+        for (int s = 0; s < SHARE; s++) {
+            int i = first + s;
+            uint32_t codes[4];
+            words[i / W::STEP_SPANS].codes(i % W::STEP_SPANS, codes);
+            bool mine = SHARE == 1 || g % SHARE == s;
+            sums.multiply(codes, mine ? b[0] : 0, mine ? b[1] : 0, s > 0);
+        }
+    }
+};
+
+// The input codes and records that a lane needs for one set of spans.
+template <class W, int N_IN> struct set_inputs {
     static constexpr int SHARE = GROUP_SPANS / N_IN;
-    static constexpr int LANE_SPANS = SHARE == 1 ? 1 : 2; // spans whose sums the lane holds
-    typename W::packed_scales scales[LANE_SPANS];
     uint32_t b[2];
     act_meta meta[2];
 
     // first: the set's first span. Spans behind the last one count as zeros.
-    __device__ void load(const tiled_args &a, const uint8_t *tile, uint32_t in_row, uint32_t first, uint32_t n_spans, int g, int t) {
+    __device__ void load(const tiled_args &a, uint32_t in_row, uint32_t first, uint32_t n_spans, int g, int t) {
         uint32_t last_in = a.n_in - 1, last = n_spans - 1, b_span = first + g % SHARE;
         const int8_t *codes = a.in.q + (uint64_t)(in_row + min((uint32_t)(g / SHARE), last_in)) * a.n_cols + 32 * min(b_span, last) + 4 * t;
         b[0] = *(const uint32_t *)codes;
@@ -91,62 +124,61 @@ template <class W, int N_IN> struct set_data {
         if (b_span > last) b[0] = b[1] = 0;
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            uint32_t wanted = first + (2 * t + c) % SHARE, span = min(wanted, last);
-            uint32_t in = in_row + min((uint32_t)((2 * t + c) / SHARE), last_in);
-            meta[c] = a.in.meta[(uint64_t)in * n_spans + span];
-            if (wanted > last) meta[c].sum[0] = meta[c].sum[1] = 0;
-            if (c < LANE_SPANS) scales[c].load(block_of<W>(tile, span), (int)(span % W::BLOCK_SPANS), g);
-        }
-    }
-
-    // acc[row][column]: the two columns are of one input row unless SHARE is 1.
-    __device__ void scale(float acc[2][2], const span_sums<W> &sums) const {
-        span_scales s[LANE_SPANS];
-#pragma unroll
-        for (int c = 0; c < LANE_SPANS; c++) scales[c].unpack(s[c]);
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const span_scales &mine = s[LANE_SPANS == 1 ? 0 : c];
-            column<W> input;
-            input.set(meta[c]);
-#pragma unroll
-            for (int row = 0; row < 2; row++)
-                acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, mine.scale[row], mine.min[row], input);
+            uint32_t span = first + (2 * t + c) % SHARE, in = in_row + min((uint32_t)((2 * t + c) / SHARE), last_in);
+            meta[c] = a.in.meta[(uint64_t)in * n_spans + min(span, last)];
+            if (span > last) meta[c].sum[0] = meta[c].sum[1] = 0;
         }
     }
 };
 
-// A lane's words of one group of 8 spans.
-template <class W> struct group_words {
-    typename W::words words[GROUP_SPANS / W::STEP_SPANS];
-    __device__ void load(const uint8_t *tile, uint32_t first, uint32_t n_spans, int g, int t) {
+// Scales of the span whose sums stand in the lane's column c of set q: they were unpacked by lane `span / 2` of the row's four.
+template <class W, int N_IN>
+__device__ inline span_scales scales_of(const span_scales unpacked[2], int q, int c, int t) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    if (N_IN == 1) return unpacked[c];
+    span_scales s;
+    int source = (q * SHARE + 2 * t % SHARE) / 2;
+    const span_scales &from = unpacked[SHARE == 1 ? q % 2 : c];
 #pragma unroll
-        for (int i = 0; i < GROUP_SPANS / W::STEP_SPANS; i++) {
-            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + i, n_spans - 1) : first + i * W::STEP_SPANS;
-            words[i].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : i, g, t);
-        }
-    }
-    // The sums of set q's spans.
-    template <int SHARE> __device__ void multiply(span_sums<W> &sums, int q, const uint32_t b[2], int g) const {
+    for (int row = 0; row < 2; row++) {
 #pragma unroll
-        for (int s = 0; s < SHARE; s++) {
-            int i = q * SHARE + s;
-            uint32_t codes[4];
-            words[i / W::STEP_SPANS].codes(i % W::STEP_SPANS, codes);
-            bool mine = SHARE == 1 || g % SHARE == s;
-            sums.multiply(codes, mine ? b[0] : 0, mine ? b[1] : 0);
-        }
+        for (int h = 0; h < W::SCALES; h++) s.scale[row][h] = __shfl_sync(ALL_LANES, from.scale[row][h], source, 4);
+#pragma unroll
+        for (int h = 0; h < W::MINS; h++) s.min[row][h] = __shfl_sync(ALL_LANES, from.min[row][h], source, 4);
     }
-};
+    return s;
+}
+
+// acc[row][column] += a group's part; the two columns are of one input row unless there are 8.
+template <class W, int N_IN>
+__device__ inline void multiply_set(float acc[2][2], const group_weights<W> &weights, const span_scales unpacked[2],
+                                    const set_inputs<W, N_IN> &in, int q, int g, int t) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    span_sums<W> sums;
+    weights.template multiply<SHARE>(sums, q * SHARE, in.b, g);
+    span_scales s = scales_of<W, N_IN>(unpacked, q, 0, t);
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        if (c == 1 && SHARE > 1) s = scales_of<W, N_IN>(unpacked, q, 1, t);
+        column<W> input;
+        input.set(in.meta[c]);
+#pragma unroll
+        for (int row = 0; row < 2; row++) acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
+    }
+}
 
 // A block computes one tile of 16 weight rows, its warps shares of the columns. x: tile, y: pair (experts). N_IN: 1, 2, 4 or 8;
-// input rows behind a.n_in repeat the last and are not written.
-template <class W, int N_IN> __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP) vector_kernel(tiled_args a) {
+// input rows behind a.n_in repeat the last and are not written. AHEAD: weights of the next group are loaded before this one is
+// multiplied, for matrices through which a warp streams for long; else more warps fit and hide the latency.
+template <class W, int N_IN, bool AHEAD>
+__global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, N_IN == 1 && !AHEAD ? 2 : 1) vector_kernel(tiled_args a) {
     constexpr int SHARE = GROUP_SPANS / N_IN;
     __shared__ float partial[VECTOR_WARPS_MAX][ATSI_TILE_ROWS * N_IN];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, in_row = 0, pair = blockIdx.y;
+    start_successor();
     if (a.experts.ids) {
+        wait_for_predecessor();
         int expert = expert_of(a.experts, pair);
         if (expert < 0) return;
         move_to_expert(a, expert);
@@ -156,53 +188,26 @@ template <class W, int N_IN> __global__ void __launch_bounds__(VECTOR_WARPS_MAX 
     const uint8_t *tile = a.weight + (uint64_t)blockIdx.x * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
     uint32_t n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, group = warp;
     float acc[2][2] = {};
-#if VEC_AHEAD
-    group_words<W> now, next;
-    set_data<W, N_IN> sets[N_IN <= 2 ? N_IN : 1], next_sets[N_IN <= 2 ? N_IN : 1];
-    if (group < n_groups) {
-        now.load(tile, group * GROUP_SPANS, n_spans, g, t);
-        if (N_IN <= 2) {
-#pragma unroll
-            for (int q = 0; q < N_IN; q++) sets[N_IN <= 2 ? q : 0].load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
-        }
-    }
-    for (; group < n_groups; group += n_warps) {
-        if (group + n_warps < n_groups) {
-            next.load(tile, (group + n_warps) * GROUP_SPANS, n_spans, g, t);
-            if (N_IN <= 2) {
-#pragma unroll
-                for (int q = 0; q < N_IN; q++)
-                    next_sets[N_IN <= 2 ? q : 0].load(a, tile, in_row, (group + n_warps) * GROUP_SPANS + q * SHARE, n_spans, g, t);
-            }
-        }
+    group_weights<W> now, next;
+    now.load(tile, group * GROUP_SPANS, n_spans, g, t); // no warp is without a group; weights do not depend on other kernels
+    wait_for_predecessor();
+    while (true) {
+        uint32_t after = group + n_warps;
+        if (AHEAD && after < n_groups) next.load(tile, after * GROUP_SPANS, n_spans, g, t);
+        span_scales unpacked[2];
+        now.scales[0].unpack(unpacked[0]);
+        now.scales[1].unpack(unpacked[1]);
 #pragma unroll
         for (int q = 0; q < N_IN; q++) {
-            set_data<W, N_IN> &set = sets[N_IN <= 2 ? q : 0];
-            if (N_IN > 2) set.load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
-            span_sums<W> sums;
-            sums.clear();
-            now.template multiply<SHARE>(sums, q, set.b, g);
-            set.scale(acc, sums);
+            set_inputs<W, N_IN> in;
+            in.load(a, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
+            multiply_set<W, N_IN>(acc, now, unpacked, in, q, g, t);
         }
-        now = next;
-#pragma unroll
-        for (int q = 0; q < (N_IN <= 2 ? N_IN : 1); q++) sets[q] = next_sets[q];
+        group = after;
+        if (group >= n_groups) break;
+        if (AHEAD) now = next;
+        else now.load(tile, group * GROUP_SPANS, n_spans, g, t);
     }
-#else
-    for (; group < n_groups; group += n_warps) {
-        group_words<W> now;
-        now.load(tile, group * GROUP_SPANS, n_spans, g, t);
-#pragma unroll
-        for (int q = 0; q < N_IN; q++) {
-            set_data<W, N_IN> set;
-            set.load(a, tile, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
-            span_sums<W> sums;
-            sums.clear();
-            now.template multiply<SHARE>(sums, q, set.b, g);
-            set.scale(acc, sums);
-        }
-    }
-#endif
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         float *out = &partial[warp][(2 * g + row) * N_IN];
@@ -226,45 +231,54 @@ template <class W, int N_IN> __global__ void __launch_bounds__(VECTOR_WARPS_MAX 
     }
 }
 
-// As few warps a tile as fill the card: every warp streams through several groups. With fewer tiles the columns are divided further,
-// evenly, so that few warps idle in the last turn.
-static inline int vector_warps(uint32_t n_cols, uint32_t n_tiles, int n_multiprocessors) {
-#ifndef WANTED
-#define WANTED 24
-#endif
-    constexpr int WARPS_WANTED = WANTED; // of a multiprocessor
-    int n_groups = (int)ceil_div(n_cols / 32, GROUP_SPANS), most = n_groups < VECTOR_WARPS_MAX ? n_groups : VECTOR_WARPS_MAX;
-    int wanted = (int)ceil_div((uint32_t)(WARPS_WANTED * n_multiprocessors), n_tiles), best = 0, best_waste = 0;
-    if (wanted > most) wanted = most;
-    for (int n = wanted; n <= most && n < 2 * wanted + 2; n++) {
-        int waste = (n_groups + n - 1) / n * n - n_groups;
-        if (best == 0 || waste * best < best_waste * n) {
+// Warps that a multiprocessor's registers hold (64 Ki of them from compute capability 7.5 on, given out in eights a thread).
+static inline int warps_by_registers(const void *kernel) {
+    struct cudaFuncAttributes attributes = {};
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) return VECTOR_WARPS_MAX; // the launch will say why
+    int n = 65536 / WARP / ((attributes.numRegs + 7) / 8 * 8);
+    return n < VECTOR_WARPS_MAX ? VECTOR_WARPS_MAX : n;
+}
+
+// The number of warps a tile that needs the fewest turns of the card: every warp of a block takes `turns` groups, about one more for
+// its start and the sum over warps; n_resident warps fit on a multiprocessor.
+static inline int vector_warps(int n_groups, int n_tiles, int n_multiprocessors, int n_resident) {
+    int most = n_groups < VECTOR_WARPS_MAX ? n_groups : VECTOR_WARPS_MAX, best = 1;
+    int64_t best_cost = INT64_MAX;
+    for (int n = 1; n <= most; n++) {
+        int n_slots = n_multiprocessors * (n_resident / n), turns = (n_groups + n - 1) / n;
+        int64_t cost = (int64_t)((n_tiles + n_slots - 1) / n_slots) * (turns + 1);
+        if (cost < best_cost) {
             best = n;
-            best_waste = waste;
+            best_cost = cost;
         }
     }
     return best;
 }
 
-template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
+template <class W, int N_IN, bool AHEAD> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
     uint32_t n_tiles = ceil_div(a.n_out, ATSI_TILE_ROWS);
-    int n_warps = vector_warps(a.n_cols, n_tiles * n_pairs, a.n_multiprocessors);
-    vector_kernel<W, N_IN><<<dim3(n_tiles, n_pairs), n_warps * WARP, 0, stream>>>(a);
+    int n_groups = (int)ceil_div(a.n_cols / 32, GROUP_SPANS);
+    int n_warps = vector_warps(n_groups, (int)(n_tiles * n_pairs), a.n_multiprocessors,
+                               warps_by_registers((const void *)vector_kernel<W, N_IN, AHEAD>));
+    launch_overlapping(vector_kernel<W, N_IN, AHEAD>, dim3(n_tiles, n_pairs), n_warps * WARP, 0, stream, a);
 }
 
 template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t stream) {
+    constexpr uint32_t LONG_GROUPS = 24 * 16; // groups a multiprocessor from which 16 warps that load ahead win
+    uint64_t n_groups = (uint64_t)ceil_div(a->n_cols / 32, GROUP_SPANS) * ceil_div(a->n_out, ATSI_TILE_ROWS);
     if (a->experts.ids) {
         struct tiled_args one = *a;
         one.n_in = 1;
-        run_vector<W, 1>(one, a->n_in, stream);
+        run_vector<W, 1, false>(one, a->n_in, stream);
     } else if (a->n_in == 1) {
-        run_vector<W, 1>(*a, 1, stream);
+        if (n_groups >= (uint64_t)LONG_GROUPS * a->n_multiprocessors) run_vector<W, 1, true>(*a, 1, stream);
+        else run_vector<W, 1, false>(*a, 1, stream);
     } else if (a->n_in == 2) {
-        run_vector<W, 2>(*a, 1, stream);
+        run_vector<W, 2, false>(*a, 1, stream);
     } else if (a->n_in <= 4) {
-        run_vector<W, 4>(*a, 1, stream);
+        run_vector<W, 4, false>(*a, 1, stream);
     } else {
-        run_vector<W, 8>(*a, 1, stream);
+        run_vector<W, 8, false>(*a, 1, stream);
     }
 }
 
@@ -371,8 +385,7 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 span_sums<W> sums;
-                sums.clear();
-                sums.multiply(codes[m], b[n][0], b[n][1]);
+                sums.multiply(codes[m], b[n][0], b[n][1], false);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
                     acc[m][n][k / 2][k % 2] =
@@ -384,6 +397,7 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
 
 // x: 64 input rows, so that neighbouring blocks read the same weights; y: 128 weight rows.
 template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_kernel(tiled_args a) {
+    begin_kernel();
     extern __shared__ __align__(16) uint8_t dynamic[];
     matrix_shared<W> &sh = *(matrix_shared<W> *)dynamic;
     __shared__ block_rows rows;
@@ -420,13 +434,14 @@ template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_k
 
 template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
     dim3 grid(n_row_blocks(a->experts, a->n_in), ceil_div(a->n_out, MATRIX_TILES * ATSI_TILE_ROWS));
-    matrix_kernel<W><<<grid, MATRIX_THREADS, sizeof(matrix_shared<W>), stream>>>(*a);
+    launch_overlapping(matrix_kernel<W>, grid, MATRIX_THREADS, sizeof(matrix_shared<W>), stream, *a);
 }
 
 // ---- rows of a table ------------------------------------------------------------------------------------------------------
 
 // A thread decodes one step's words of quarter t of a row. x: pieces of the row, y: output row.
 template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
+    begin_kernel();
     constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::STEP_SPANS;
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, step = i / 4, n_spans = a.n_cols / 32;
     int t = (int)(i % 4);
@@ -461,13 +476,14 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
 template <class W> void launch_tiled_embed(const struct tiled_args *a, float scale, cudaStream_t stream) {
     constexpr int THREADS = 128;
     dim3 grid(ceil_div(a->n_cols / 32 / W::STEP_SPANS * 4, THREADS), a->n_in);
-    embed_kernel<W><<<grid, THREADS, 0, stream>>>(*a, scale);
+    launch_overlapping(embed_kernel<W>, grid, THREADS, 0, stream, *a, scale);
 }
 
 template <class W> cudaError_t prepare_tiled(void) {
-    static const void *const KERNELS[] = {(const void *)vector_kernel<W, 1>, (const void *)vector_kernel<W, 2>,
-                                          (const void *)vector_kernel<W, 4>, (const void *)vector_kernel<W, 8>,
-                                          (const void *)matrix_kernel<W>,    (const void *)embed_kernel<W>};
+    static const void *const KERNELS[] = {(const void *)vector_kernel<W, 1, true>,  (const void *)vector_kernel<W, 1, false>,
+                                          (const void *)vector_kernel<W, 2, false>, (const void *)vector_kernel<W, 4, false>,
+                                          (const void *)vector_kernel<W, 8, false>, (const void *)matrix_kernel<W>,
+                                          (const void *)embed_kernel<W>};
     cudaError_t status = load_kernels(KERNELS);
     if (status != cudaSuccess) return status;
     return cudaFuncSetAttribute(matrix_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(matrix_shared<W>));
