@@ -34,7 +34,7 @@ static bool section_has_any_size(enum atsi_tokenizer_section index) {
 }
 
 static enum atsi_status check_header(const struct atsi_tokenizer_header *h, size_t size, struct atsi_error *err) {
-    if (memcmp(h->magic, ATSI_TOKENIZER_MAGIC, sizeof h->magic))
+    if (memcmp(h->magic, ATSI_TOKENIZER_MAGIC, sizeof h->magic) != 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "tokenizer tables: no %s at their start", ATSI_TOKENIZER_MAGIC);
     if (h->size_bytes != size)
         return atsi_fail(err, ATSI_BAD_INPUT, "tokenizer tables: %zu bytes, their header says %llu", size,

@@ -52,6 +52,7 @@ enum atsi_token_kind {
 #define ATSI_TOKEN_KIND_MASK 7u
 #define ATSI_TOKEN_EOG       8u  // ends generation
 #define ATSI_TOKEN_WHOLE     16u // a word equal to this piece is this one token: no merging needed
+#define ATSI_TOKEN_STRIPS    32u // a special token that swallows the white space behind it
 
 enum atsi_tokenizer_section {
     ATSI_SECTION_PIECE_OFFSETS, // uint32_t[n_tokens + 1]: piece i is bytes [i, i + 1) of ATSI_SECTION_TEXT

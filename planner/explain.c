@@ -120,6 +120,47 @@ static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) 
     return good;
 }
 
+// ---- other methods ------------------------------------------------------------------------------------------------
+
+static const char *const baseline_words[] = {"layers_last", "layers_first", "experts_by_layer", "density"};
+static const char *const baseline_texts[] = {"whole layers, the last ones", "whole layers, the first ones",
+                                             "experts of the first layers on the CPU", "single units by gain a byte"};
+enum {
+    N_BASELINES = 4
+};
+
+struct baselines {
+    double decode_us[N_BASELINES], prefill_us[N_BASELINES];
+};
+
+static enum atsi_status compare(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                const struct atsi_place_options *options, struct baselines *out,
+                                struct atsi_error *err) {
+    for (int i = 0; i < N_BASELINES; i++)
+        ATSI_TRY(atsi_place_baseline(plan, profile, options, (enum atsi_baseline)i, &out->decode_us[i],
+                                     &out->prefill_us[i], err));
+    return ATSI_OK;
+}
+
+static void print_baselines(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement,
+                            const struct baselines *b) {
+    fprintf(out, "placed as others place it, without dynamic transfer\n");
+    for (int i = 0; i < N_BASELINES; i++)
+        fprintf(out, "  %-40s decode %8.2f tokens/s, prefill %8.1f tokens/s; this plan decodes %.2f times as fast\n",
+                baseline_texts[i], rate(b->decode_us[i], 1), rate(b->prefill_us[i], plan->limits.chunk),
+                b->decode_us[i] / placement->decode_us);
+}
+
+static bool put_baselines(cJSON *root, const struct baselines *b) {
+    cJSON *o = cJSON_AddObjectToObject(root, "baselines");
+    bool good = o != NULL;
+    for (int i = 0; good && i < N_BASELINES; i++) {
+        cJSON *one = cJSON_AddObjectToObject(o, baseline_words[i]);
+        good = one && put(one, "decode_us", b->decode_us[i]) && put(one, "prefill_us", b->prefill_us[i]);
+    }
+    return good;
+}
+
 // ---- other budgets ------------------------------------------------------------------------------------------------
 
 // The plan with room for a placement and times of its own; everything else is shared with `from` and stays with it.
@@ -176,7 +217,9 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
                               bool json, struct atsi_error *err) {
     struct atsi_placement more;
+    struct baselines baselines;
     bool fits;
+    ATSI_TRY(compare(plan, profile, options, &baselines, err));
     ATSI_TRY(with_one_gib_more(plan, profile, options, &fits, &more, err));
     if (json) {
         cJSON *root = cJSON_CreateObject();
@@ -189,7 +232,7 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
                     put(root, "prefill_static_us", placement->prefill_static_us) &&
                     put(root, "gap", plan->certificate.gap) && put(root, "n_estimated", placement->n_estimated) &&
                     (!fits || put(root, "decode_us_with_1_gib_more", more.decode_us)) &&
-                    put_units(root, plan, options->prefill_weight);
+                    put_baselines(root, &baselines) && put_units(root, plan, options->prefill_weight);
         return print_object(out, root, good, err);
     }
     atsi_explain_budget(out, plan, placement);
@@ -198,6 +241,7 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
     if (fits)
         fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(more.decode_us, 1),
                 100 * (placement->decode_us / more.decode_us - 1), rate(more.prefill_us, plan->limits.chunk));
+    print_baselines(out, plan, placement, &baselines);
     print_units(out, plan, options->prefill_weight);
     return ATSI_OK;
 }

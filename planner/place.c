@@ -335,27 +335,81 @@ static enum atsi_status run_search(struct search *s, struct atsi_placement *out,
     return settle(s, &best.candidate, out, err);
 }
 
+static enum atsi_status open_search(struct search *s, struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                    const struct atsi_place_options *options, struct atsi_error *err) {
+    size_t n = plan->program.n_units;
+    *s = (struct search){.plan = plan,
+                         .profile = profile,
+                         .options = options,
+                         .free_bytes = options->vram_bytes - base_bytes(plan, profile, options->scratch_bytes)};
+    s->units = calloc(n, sizeof *s->units);
+    s->fixed_units = calloc(n, sizeof *s->fixed_units);
+    s->placement = calloc(n, 1);
+    s->best = calloc(n, 1);
+    if (s->units && s->fixed_units && s->placement && s->best) return ATSI_OK;
+    return atsi_fail(err, ATSI_FAILED, "out of memory while placing");
+}
+
+static void close_search(struct search *s) {
+    free(s->units);
+    free(s->fixed_units);
+    free(s->placement);
+    free(s->best);
+}
+
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
                             const struct atsi_place_options *options, struct atsi_placement *out,
                             struct atsi_error *err) {
-    size_t n = plan->program.n_units;
+    struct search s;
     memset(out, 0, sizeof *out);
     ATSI_TRY(check_budget(plan, profile, options, err));
     ATSI_TRY(price_units(plan, profile, out, err));
-    struct search s = {.plan = plan,
-                       .profile = profile,
-                       .options = options,
-                       .free_bytes = options->vram_bytes - base_bytes(plan, profile, options->scratch_bytes)};
-    s.units = calloc(n, sizeof *s.units);
-    s.fixed_units = calloc(n, sizeof *s.fixed_units);
-    s.placement = calloc(n, 1);
-    s.best = calloc(n, 1);
-    enum atsi_status status = s.units && s.fixed_units && s.placement && s.best
-                                  ? run_search(&s, out, err)
+    enum atsi_status status = open_search(&s, plan, profile, options, err);
+    if (status == ATSI_OK) status = run_search(&s, out, err);
+    close_search(&s);
+    return status;
+}
+
+// ---- for comparison -----------------------------------------------------------------------------------------------
+
+// The head counts as the layer after the last, as those who place by layers have it.
+static void number_layers(const struct atsi_program *p, int32_t *layers) {
+    int32_t last = 0;
+    for (uint32_t i = 0; i < p->n_units; i++) {
+        layers[i] = p->units[i].kind == ATSI_UNIT_HEAD ? last + 1 : p->units[i].layer;
+        if (p->units[i].layer > last) last = p->units[i].layer;
+    }
+}
+
+static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline, int32_t *layers, double *decode_us,
+                                   double *prefill_us, struct atsi_error *err) {
+    struct candidate c = {.method = ATSI_PLACE_UNDIVIDED};
+    ATSI_TRY(fill_units(s, err));
+    struct atsi_solve_instance inst = instance_of(s, &c, mib);
+    number_layers(&s->plan->program, layers);
+    ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
+    set_backends(s->plan, s->placement);
+    ATSI_TRY(atsi_place_predict(s->plan, s->plan->decode_times, ATSI_DECODE, 0, decode_us, err));
+    return atsi_place_predict(s->plan, s->plan->prefill_times, ATSI_PREFILL, 0, prefill_us, err);
+}
+
+enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                     const struct atsi_place_options *options, enum atsi_baseline baseline,
+                                     double *decode_us, double *prefill_us, struct atsi_error *err) {
+    uint32_t n = plan->program.n_units;
+    struct atsi_plan other = *plan; // with units of its own, since their sides are tried out there
+    struct search s = {0};
+    int32_t *layers = calloc(n, sizeof *layers);
+    other.program.units = malloc(n * sizeof *other.program.units);
+    enum atsi_status status = layers && other.program.units
+                                  ? open_search(&s, &other, profile, options, err)
                                   : atsi_fail(err, ATSI_FAILED, "out of memory while placing");
-    free(s.units);
-    free(s.fixed_units);
-    free(s.placement);
-    free(s.best);
+    if (status == ATSI_OK) {
+        memcpy(other.program.units, plan->program.units, n * sizeof *other.program.units);
+        status = place_like(&s, baseline, layers, decode_us, prefill_us, err);
+    }
+    close_search(&s);
+    free(other.program.units);
+    free(layers);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "formats/device_profile.h"
 #include "formats/plan.h"
+#include "planner/solve/baseline.h"
 
 struct atsi_pin {
     const char *pattern; // POSIX extended regular expression over unit names, matched anywhere
@@ -59,5 +60,11 @@ uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_u
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
                             const struct atsi_place_options *options, struct atsi_placement *out,
                             struct atsi_error *err);
+
+// What a placement as others make it would take (planner/solve/baseline.h), without dynamic transfer and without a temporary
+// region. *plan is placed (its times are used) and stays as it is.
+enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                     const struct atsi_place_options *options, enum atsi_baseline baseline,
+                                     double *decode_us, double *prefill_us, struct atsi_error *err);
 
 #endif

@@ -29,8 +29,9 @@ enum atsi_vocabulary_switch {
 
 // What tokenizer.ggml.* of a file says, as it stands there. Texts are views into the file, arrays are owned.
 struct atsi_vocabulary {
-    struct atsi_str model; // data NULL when the file has no tokenizer at all
-    struct atsi_str pre;   // data NULL when absent
+    struct atsi_str architecture; // general.architecture; data NULL when absent
+    struct atsi_str model;        // data NULL when the file has no tokenizer at all
+    struct atsi_str pre;          // data NULL when absent
     uint64_t n_tokens, n_merges;
     struct atsi_str *tokens; // [n_tokens], any bytes
     struct atsi_str *merges; // [n_merges] "left right"; NULL when absent

@@ -75,6 +75,13 @@ static bool is_harmony(const struct atsi_vocabulary *v) {
     return has_return && has_channel;
 }
 
+// GGUF does not carry the "rstrip" of special tokens. Phi-3 is the family that has it: on all but these.
+static bool strips_space(const struct atsi_vocabulary *v, uint32_t id, enum atsi_token_kind kind) {
+    if (!atsi_str_is(v->architecture, "phi3") || !atsi_str_is(v->model, "llama")) return false;
+    if (kind != ATSI_TOKEN_CONTROL && kind != ATSI_TOKEN_USER) return false;
+    return !atsi_str_is(v->tokens[id], "<s>") && !atsi_str_is(v->tokens[id], "<|endoftext|>");
+}
+
 static enum atsi_status set_info(const struct atsi_vocabulary *v, struct atsi_pieces *p, struct atsi_error *err) {
     bool harmony = is_harmony(v);
     for (uint32_t id = 0; id < p->n_tokens; id++) {
@@ -84,7 +91,8 @@ static enum atsi_status set_info(const struct atsi_vocabulary *v, struct atsi_pi
         if (ends && harmony && atsi_str_is(v->tokens[id], "<|end|>")) ends = false;
         if (ends && kind == ATSI_TOKEN_NORMAL) kind = ATSI_TOKEN_CONTROL; // some conversions lose the type
         if (id == v->eos_id || id == v->eot_id || id == v->eom_id) ends = true;
-        p->info[id] = (uint8_t)(kind | (ends ? ATSI_TOKEN_EOG : 0));
+        bool strips = strips_space(v, id, kind);
+        p->info[id] = (uint8_t)(kind | (ends ? ATSI_TOKEN_EOG : 0) | (strips ? ATSI_TOKEN_STRIPS : 0));
     }
     return ATSI_OK;
 }
@@ -142,6 +150,11 @@ static size_t undo_space_marks(struct atsi_str text, char *out) {
     return n;
 }
 
+static size_t mark_spaces(uint64_t n_spaces, char *out) {
+    for (uint64_t i = 0; i < SPACE_MARK_SIZE * n_spaces; i++) out[i] = SPACE_MARK[i % SPACE_MARK_SIZE];
+    return SPACE_MARK_SIZE * n_spaces;
+}
+
 static size_t copy_raw(struct atsi_str text, char *out) {
     if (text.size) memcpy(out, text.data, text.size);
     return text.size;
@@ -156,7 +169,7 @@ static int hex_digit(char c) {
 
 // "<0x41>" is the byte 0x41; -1 for another text.
 static int byte_of_name(struct atsi_str text) {
-    if (text.size != 6 || memcmp(text.data, "<0x", 3) || text.data[5] != '>') return -1;
+    if (text.size != 6 || memcmp(text.data, "<0x", 3) != 0 || text.data[5] != '>') return -1;
     int high = hex_digit(text.data[3]), low = hex_digit(text.data[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
@@ -240,8 +253,7 @@ static void collect_specials(const struct atsi_vocabulary *v, struct atsi_pieces
         char *out = p->text + p->text_size;
         size_t n = 0;
         if (kind == ATSI_TOKEN_USER && all_spaces && p->mergeable[id])
-            for (uint64_t i = 0; i < piece.size; i++, n += SPACE_MARK_SIZE)
-                memcpy(out + n, SPACE_MARK, SPACE_MARK_SIZE);
+            n = mark_spaces(piece.size, out);
         else if (!atsi_str_equal(piece, text))
             n = copy_raw(text, out);
         if (n == 0) continue;
@@ -256,8 +268,9 @@ enum atsi_status atsi_pieces_make(const struct atsi_vocabulary *vocabulary, enum
     memset(pieces, 0, sizeof *pieces);
     uint64_t bytes = 1, n_tokens = vocabulary->n_tokens;
     for (uint64_t i = 0; i < n_tokens; i++) bytes += vocabulary->tokens[i].size;
-    if (n_tokens > INT32_MAX || bytes > UINT32_MAX / 4)
-        return atsi_fail(err, ATSI_BAD_INPUT, "tokenizer.ggml.tokens has %llu texts of %llu bytes, which is too many",
+    if (n_tokens == 0 || n_tokens > INT32_MAX || bytes > UINT32_MAX / 4)
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "tokenizer.ggml.tokens has %llu texts of %llu bytes, which cannot be used",
                          (unsigned long long)n_tokens, (unsigned long long)bytes);
     pieces->n_tokens = (uint32_t)n_tokens;
     pieces->pieces = calloc(n_tokens, sizeof *pieces->pieces);

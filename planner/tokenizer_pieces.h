@@ -18,7 +18,7 @@ struct atsi_special_text {
 struct atsi_pieces {
     uint32_t n_tokens;
     struct atsi_str *pieces; // [n_tokens] what decoding gives; they lie one after the other in `text`
-    uint8_t *info;           // [n_tokens] kind, ATSI_TOKEN_EOG
+    uint8_t *info;           // [n_tokens] kind, ATSI_TOKEN_EOG, ATSI_TOKEN_STRIPS
     bool *mergeable;         // [n_tokens] words can become this token by merging
     uint32_t byte_ids[256];
     struct atsi_special_text *specials; // [n_specials] sorted; every text lies in `text`

@@ -58,6 +58,7 @@ static enum atsi_status read_arrays(const struct atsi_gguf *gguf, struct atsi_vo
 enum atsi_status atsi_vocabulary_read(const struct atsi_gguf *gguf, struct atsi_vocabulary *vocabulary,
                                       struct atsi_error *err) {
     memset(vocabulary, 0, sizeof *vocabulary);
+    ATSI_TRY(atsi_gguf_str_or_none(gguf, "general.architecture", &vocabulary->architecture, err));
     ATSI_TRY(atsi_gguf_str_or_none(gguf, KEY("model"), &vocabulary->model, err));
     if (!vocabulary->model.data) return ATSI_OK;
     ATSI_TRY(atsi_gguf_str_or_none(gguf, KEY("pre"), &vocabulary->pre, err));

@@ -135,6 +135,12 @@ static inline lanes lanes_from_int8(const int8_t *p) { LANES_FOR((float)p[j]); }
 
 #endif
 
+#if defined(__AVX2__)
+static inline float lanes_half_one(uint16_t half) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half))); }
+#else
+static inline float lanes_half_one(uint16_t half) { return atsi_f16_to_f32(half); }
+#endif
+
 // Both reductions fold 16 -> 8 -> 4 -> 2 -> 1, upper half onto lower half.
 #if defined(__AVX2__)
 static inline float lanes_sum(lanes a) {

@@ -15,7 +15,7 @@
 
 enum {
     ATSI_ATTN_BLOCK = 64,   // positions of a block of the online softmax; blocks start at multiples of it
-    ATSI_ATTN_QUERIES = 32  // queries of a tile at most
+    ATSI_ATTN_QUERIES = 64  // queries of a tile at most
 };
 
 // Elements of a row rounded up to whole lanes; the padding is zero.

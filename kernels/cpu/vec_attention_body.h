@@ -15,7 +15,7 @@ enum { TILE_QUERIES = 4, TILE_KEYS = 4, TILE_COLUMNS = 4 };
 enum { TILE_QUERIES = 2, TILE_KEYS = 2, TILE_COLUMNS = 2 };
 #endif
 
-enum { Q8_0_ELEMS = 32, Q8_0_BYTES = 34 };
+enum { Q8_0_ELEMS = 32, Q8_0_BYTES = 34, PREFETCH_ROWS = 8 };
 
 static float exp_one(float x) {
     float e[LANES];
@@ -39,10 +39,9 @@ static void store_q8_0_block(const float *in, uint8_t *out) {
     lanes largest = lanes_max(lanes_max(low, lanes_neg(low)), lanes_max(high, lanes_neg(high)));
     float not_finite = lanes_sum(lanes_fma(low, zero, lanes_mul(high, zero))); // 0 or NaN
     uint16_t half[LANES];
-    float d[LANES];
     lanes_to_half(half, lanes_set(lanes_largest(largest) / 127.0f + not_finite));
-    lanes_store(d, lanes_from_half(half));
-    lanes inverse = lanes_set(d[0] > 0.0f ? 1.0f / d[0] : 0.0f), most = lanes_set(127.0f), least = lanes_set(-127.0f);
+    float d = lanes_half_one(half[0]);
+    lanes inverse = lanes_set(d > 0.0f ? 1.0f / d : 0.0f), most = lanes_set(127.0f), least = lanes_set(-127.0f);
     float q[Q8_0_ELEMS];
     lanes_store(q, lanes_round(lanes_max(lanes_min(lanes_mul(low, inverse), most), least)));
     lanes_store(q + LANES, lanes_round(lanes_max(lanes_min(lanes_mul(high, inverse), most), least)));
@@ -75,38 +74,69 @@ static void load_half(const uint16_t *in, uint32_t n, float *out) {
 
 static void load_q8_0(const uint8_t *in, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i += Q8_0_ELEMS, in += Q8_0_BYTES) {
-        uint16_t half[LANES] = {0};
-        float d[LANES];
-        int8_t q[Q8_0_ELEMS];
-        memcpy(half, in, sizeof half[0]);
-        memcpy(q, in + 2, sizeof q);
-        lanes_store(d, lanes_from_half(half));
-        for (int j = 0; j < Q8_0_ELEMS; j += LANES)
-            lanes_store(out + i + j, lanes_mul(lanes_from_int8(q + j), lanes_set(d[0])));
+        const int8_t *q = (const int8_t *)in + 2;
+        uint16_t half;
+        memcpy(&half, in, sizeof half);
+        lanes d = lanes_set(lanes_half_one(half));
+        lanes_store(out + i, lanes_mul(lanes_from_int8(q), d));
+        lanes_store(out + i + LANES, lanes_mul(lanes_from_int8(q + LANES), d));
     }
+}
+
+static void load_float(const float *in, uint32_t n, float *out) {
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) lanes_store(out + i, lanes_load(in + i));
+    if (i < n) lanes_store(out + i, lanes_load_left(in + i, n - i, 0.0f));
+}
+
+// The rows of one head stand a whole slot apart, too far for the hardware to see them coming.
+static void prefetch_row(const uint8_t *row, size_t row_bytes) {
+    for (size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i);
 }
 
 // Rows first .. end - 1 of the block that starts at position `begin`, as padded floats.
 static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t slot_bytes, uint32_t dim, uint32_t begin,
                        uint32_t first, uint32_t end, float *rows) {
-    uint32_t pad = atsi_vec_pad(dim);
+    uint32_t pad = atsi_vec_pad(dim), slot = (begin + first) % t->capacity, ahead = (begin + first + PREFETCH_ROWS) % t->capacity;
+    size_t row_bytes = t->kv_type == ATSI_F16 ? dim * 2u : t->kv_type == ATSI_Q8_0 ? dim / Q8_0_ELEMS * Q8_0_BYTES : dim * 4u;
     for (uint32_t j = first; j < end; j++) {
-        const uint8_t *in = (const uint8_t *)cache + (size_t)((begin + j) % t->capacity) * slot_bytes;
+        const uint8_t *in = (const uint8_t *)cache + slot * slot_bytes;
         float *out = rows + (size_t)j * pad;
-        if (t->kv_type == ATSI_F16) {
-            load_half((const uint16_t *)(const void *)in, dim, out);
-        } else if (t->kv_type == ATSI_Q8_0) {
-            load_q8_0(in, dim, out);
-        } else {
-            memcpy(out, in, dim * sizeof *out);
-            for (uint32_t i = dim; i < pad; i++) out[i] = 0.0f;
-        }
+        prefetch_row((const uint8_t *)cache + ahead * slot_bytes, row_bytes);
+        if (t->kv_type == ATSI_F16) load_half((const uint16_t *)(const void *)in, dim, out);
+        else if (t->kv_type == ATSI_Q8_0) load_q8_0(in, dim, out);
+        else load_float((const float *)(const void *)in, dim, out);
+        if (++slot == t->capacity) slot = 0;
+        if (++ahead == t->capacity) ahead = 0;
     }
 }
 
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
-// n_q <= TILE_QUERIES queries against n_k <= TILE_KEYS keys. Inlined with constants for full tiles.
+#if defined(__AVX512F__)
+// The sums of a full tile at once: the tree of lanes_sum(), with the vectors that it halves packed together.
+static inline void store_sums(lanes sum[TILE_QUERIES][TILE_KEYS], float scale_by, float *scores) {
+    __m512 key[TILE_KEYS]; // quarter q: four partial sums of query q
+    for (int b = 0; b < TILE_KEYS; b++) {
+        __m512 half[2]; // eight partial sums of two queries
+        for (int h = 0; h < 2; h++) {
+            __m512 x = sum[2 * h][b], y = sum[2 * h + 1][b];
+            half[h] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+        }
+        key[b] = _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+    }
+    __m512 low = _mm512_add_ps(_mm512_shuffle_ps(key[0], key[1], 0x44), _mm512_shuffle_ps(key[0], key[1], 0xee));
+    __m512 high = _mm512_add_ps(_mm512_shuffle_ps(key[2], key[3], 0x44), _mm512_shuffle_ps(key[2], key[3], 0xee));
+    __m512 all = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
+    all = _mm512_mul_ps(all, _mm512_set1_ps(scale_by));
+    _mm_storeu_ps(scores, _mm512_extractf32x4_ps(all, 0));
+    _mm_storeu_ps(scores + ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 1));
+    _mm_storeu_ps(scores + 2 * ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 2));
+    _mm_storeu_ps(scores + 3 * ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 3));
+}
+#endif
+
+// n_q <= TILE_QUERIES queries against n_k <= TILE_KEYS keys.
 static inline void score_tile(const float *q, const float *k, uint32_t pad, uint32_t n_q, uint32_t n_k, float scale_by,
                               float *scores) {
     lanes sum[TILE_QUERIES][TILE_KEYS];
@@ -120,6 +150,12 @@ static inline void score_tile(const float *q, const float *k, uint32_t pad, uint
             for (uint32_t b = 0; b < n_k; b++) sum[a][b] = lanes_fma(query, key[b], sum[a][b]);
         }
     }
+#if defined(__AVX512F__)
+    if (n_q == TILE_QUERIES && n_k == TILE_KEYS) {
+        store_sums(sum, scale_by, scores);
+        return;
+    }
+#endif
     for (uint32_t a = 0; a < n_q; a++)
         for (uint32_t b = 0; b < n_k; b++) scores[(size_t)a * ATSI_ATTN_BLOCK + b] = lanes_sum(sum[a][b]) * scale_by;
 }
@@ -133,9 +169,12 @@ static void score_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
             uint32_t n_q = t->n_queries - a < TILE_QUERIES ? t->n_queries - a : TILE_QUERIES;
             const float *q = t->q + (size_t)a * pad;
             float *scores = t->scores + (size_t)a * ATSI_ATTN_BLOCK + b;
-            if (n_q == TILE_QUERIES && n_k == TILE_KEYS) score_tile(q, k, pad, TILE_QUERIES, TILE_KEYS, t->scale, scores);
-            else if (n_q == 1 && n_k == TILE_KEYS) score_tile(q, k, pad, 1, TILE_KEYS, t->scale, scores);
-            else score_tile(q, k, pad, n_q, n_k, t->scale, scores);
+            // Constants let the compiler keep the sums of the usual tiles in registers.
+            if (n_k < TILE_KEYS) score_tile(q, k, pad, n_q, n_k, t->scale, scores);
+            else if (n_q == TILE_QUERIES) score_tile(q, k, pad, TILE_QUERIES, TILE_KEYS, t->scale, scores);
+            else if (n_q == 2) score_tile(q, k, pad, 2, TILE_KEYS, t->scale, scores);
+            else if (n_q == 1) score_tile(q, k, pad, 1, TILE_KEYS, t->scale, scores);
+            else score_tile(q, k, pad, n_q, TILE_KEYS, t->scale, scores);
         }
     }
 }
@@ -198,10 +237,11 @@ static void value_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
             uint32_t n_c = n_lanes - c < TILE_COLUMNS ? n_lanes - c : TILE_COLUMNS;
             const float *v = t->v_rows + c * LANES;
             float *acc = t->acc + (size_t)a * pad + c * LANES;
-            if (n_q == TILE_QUERIES && n_c == TILE_COLUMNS)
-                value_tile(weights, v, pad, first, end, TILE_QUERIES, TILE_COLUMNS, acc);
-            else if (n_q == 1 && n_c == TILE_COLUMNS) value_tile(weights, v, pad, first, end, 1, TILE_COLUMNS, acc);
-            else value_tile(weights, v, pad, first, end, n_q, n_c, acc);
+            if (n_c < TILE_COLUMNS) value_tile(weights, v, pad, first, end, n_q, n_c, acc);
+            else if (n_q == TILE_QUERIES) value_tile(weights, v, pad, first, end, TILE_QUERIES, TILE_COLUMNS, acc);
+            else if (n_q == 2) value_tile(weights, v, pad, first, end, 2, TILE_COLUMNS, acc);
+            else if (n_q == 1) value_tile(weights, v, pad, first, end, 1, TILE_COLUMNS, acc);
+            else value_tile(weights, v, pad, first, end, n_q, TILE_COLUMNS, acc);
         }
     }
 }

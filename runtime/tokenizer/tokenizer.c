@@ -179,6 +179,25 @@ static uint32_t next_special(const struct atsi_tokenizer_tables *tables, const c
     return ATSI_TOKEN_NONE;
 }
 
+// Length of the white space (Unicode's White_Space) that `text` starts with.
+static size_t white_space_length(const char *text, size_t size) {
+    static const char *const spaces[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\xA8",
+                                         "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
+    size_t at = 0;
+    while (at < size) {
+        size_t length = text[at] == ' ' || (text[at] >= '\t' && text[at] <= '\r') ? 1 : 0;
+        bool is_quad = size - at >= 3 && memcmp(text + at, "\xE2\x80", 2) == 0 && (unsigned char)text[at + 2] <= 0x8A;
+        if (is_quad) length = 3; // U+2000 to U+200A
+        for (size_t i = 0; i < sizeof spaces / sizeof *spaces && length == 0; i++) {
+            size_t n = strlen(spaces[i]);
+            if (size - at >= n && memcmp(text + at, spaces[i], n) == 0) length = n;
+        }
+        if (length == 0) break;
+        at += length;
+    }
+    return at;
+}
+
 static enum atsi_status encode_all(struct encoding *e, const char *text, size_t size, bool with_control,
                                    struct atsi_error *err) {
     for (size_t at = 0; at < size;) {
@@ -187,6 +206,8 @@ static enum atsi_status encode_all(struct encoding *e, const char *text, size_t 
         ATSI_TRY(encode_text(e, text + at, begin - at, err));
         if (id != ATSI_TOKEN_NONE) ATSI_TRY(atsi_token_list_push(e->out, id, err));
         at = begin + length;
+        if (id != ATSI_TOKEN_NONE && (atsi_token_info(&e->tokenizer->tables, id) & ATSI_TOKEN_STRIPS))
+            at += white_space_length(text + at, size - at);
     }
     return ATSI_OK;
 }

@@ -1,4 +1,5 @@
 // What encoding and decoding promise, on small vocabularies made here.
+#include <pthread.h>
 #include <stdio.h>
 
 #include "tests/support/check.h"
@@ -261,6 +262,37 @@ static void ends_of_generation(void **state) {
     test_tokenizer_free(&t);
 }
 
+// ---- threads ------------------------------------------------------------------------------------------------------------
+
+static void *encode_often(void *context) {
+    const struct test_tokenizer *t = context;
+    static const char text[] = "abc a<u>b \xC3\xA9\xFF 123 it's";
+    size_t n_different = 0;
+    struct atsi_token_list first = {0}, list = {0};
+    atsi_tokenizer_encode(t->tokenizer, text, sizeof text - 1, 0, &first, NULL);
+    for (int i = 0; i < 2000; i++) {
+        list.n_ids = 0;
+        atsi_tokenizer_encode(t->tokenizer, text, sizeof text - 1, 0, &list, NULL);
+        n_different += list.n_ids != first.n_ids || memcmp(list.ids, first.ids, list.n_ids * sizeof *list.ids) != 0;
+    }
+    atsi_token_list_free(&first);
+    atsi_token_list_free(&list);
+    return n_different ? context : NULL;
+}
+
+static void threads_share_a_tokenizer(void **state) {
+    (void)state;
+    struct test_tokenizer t = make(test_bpe_gguf("qwen2"));
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *different;
+        assert_int_equal(pthread_join(threads[i], &different), 0);
+        assert_null(different);
+    }
+    test_tokenizer_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lowest_rank_joins_first),
@@ -276,6 +308,7 @@ int main(void) {
         cmocka_unit_test(a_space_is_put_before_the_text),
         cmocka_unit_test(user_defined_spaces),
         cmocka_unit_test(ends_of_generation),
+        cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }

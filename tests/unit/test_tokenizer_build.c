@@ -51,7 +51,7 @@ static void every_family_opens(void **state) {
 
 // Four tokens and the keys that a test wants: what is NULL or 0 is left out.
 struct small {
-    const char *model, *pre;
+    const char *architecture, *model, *pre;
     const char *tokens[4];
     size_t token_sizes[4]; // 0: as strlen says
     uint32_t type_format;  // GB_I32 and so on; 0 (GB_U8) leaves token_type out
@@ -67,7 +67,7 @@ struct small {
 static struct bytes small_gguf(const struct small *s) {
     struct gguf_builder g;
     gb_init(&g);
-    gb_str(&g, "general.architecture", "llama");
+    gb_str(&g, "general.architecture", s->architecture ? s->architecture : "llama");
     if (s->model) gb_str(&g, "tokenizer.ggml.model", s->model);
     if (s->pre) gb_str(&g, "tokenizer.ggml.pre", s->pre);
     gb_array(&g, "tokenizer.ggml.tokens", GB_STR, 4);
@@ -257,6 +257,23 @@ static void ends_of_generation_by_name(void **state) {
     }
 }
 
+// Phi-3's special tokens swallow the white space behind them, which its template relies on.
+static void special_tokens_of_phi3_strip_space(void **state) {
+    (void)state;
+    struct small s = good_spm;
+    s.architecture = "phi3", s.types[3] = 3, s.tokens[3] = "<|u|>";
+    struct bytes gguf = small_gguf(&s);
+    struct test_tokenizer t;
+    struct atsi_error err = {0};
+    check_ok(test_tokenizer_make(&gguf, &t, &err), err);
+    static const char text[] = "<|u|>\n \xE2\x80\x83\xE3\x80\x80"
+                               "a<|u|>";
+    check_encodes(&t, text, sizeof text - 1, ATSI_ENCODE_SPECIAL, (uint32_t[]){3, 0, 1, 3},
+                  4); // <unk>: the space before
+    test_tokenizer_free(&t);
+    bytes_free(&gguf);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_split_that_is_not_known_is_refused),
@@ -268,6 +285,7 @@ int main(void) {
         cmocka_unit_test(padding_is_never_to_be_sampled),
         cmocka_unit_test(a_file_without_a_tokenizer_is_no_error),
         cmocka_unit_test(ends_of_generation_by_name),
+        cmocka_unit_test(special_tokens_of_phi3_strip_space),
     };
     return cmocka_run_group_tests_name("tokenizer tables from a vocabulary", tests, NULL, NULL);
 }

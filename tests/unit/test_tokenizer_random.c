@@ -186,9 +186,9 @@ static bool open_vocabulary(const char *path, struct test_tokenizer *t) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-enum { N_TEXTS = 20000 }; // ten times slower there
+#define N_TEXTS 20000 // ten times slower there
 #else
-enum { N_TEXTS = 100000 };
+#define N_TEXTS 100000
 #endif
 
 static void check_random_text(const char *path, bool nfc, bool spm) {

@@ -1,0 +1,265 @@
+// attention.cu: stores keys and values, then attends by the kernel that fits: divided context for few rows, tiles for many, a
+// plain kernel for head sizes and cache types without tensor-core forms.
+#include "kernels/cuda/attention.cuh"
+
+namespace {
+
+// ---- storing --------------------------------------------------------------------------------------------------------------
+
+// Row `head` of the round's token `token` into its slot, 4 elements a lane.
+template <enum atsi_dtype KV>
+__device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
+    int lane = threadIdx.x % WARP;
+    for (int first = 0; first < dim; first += 4 * WARP) {
+        int d = first + 4 * lane, n = d < dim ? dim - d : 0;
+        float4 v = load4(src + d, n, false);
+        if constexpr (KV == ATSI_F32) {
+            store4((float *)dst + d, v, n, false);
+        } else if constexpr (KV == ATSI_F16) {
+            const float values[4] = {v.x, v.y, v.z, v.w};
+            for (int i = 0; i < 4 && i < n; i++) ((__half *)dst)[d + i] = __float2half_rn(values[i]);
+        } else {
+            float largest = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+            float scale = __fdiv_rn(largest, 127.0f), inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
+            if (n <= 0) continue;
+            uint8_t *block = dst + d / 32 * Q8_BYTES;
+            if (d % 32 == 0) *(__half *)block = __float2half_rn(scale);
+            int8_t *q = (int8_t *)block + 2 + d % 32;
+            q[0] = (int8_t)__float2int_rn(v.x * inverse);
+            q[1] = (int8_t)__float2int_rn(v.y * inverse);
+            q[2] = (int8_t)__float2int_rn(v.z * inverse);
+            q[3] = (int8_t)__float2int_rn(v.w * inverse);
+        }
+    }
+}
+
+// A warp a head's row. x: warps over key heads, y: token, z: keys or values. Only the last `capacity` tokens of the round are
+// stored: earlier ones would share their slots.
+template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
+    begin_kernel();
+    int head = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, token = blockIdx.y;
+    if (head >= a.n_kv_heads || token + (int64_t)a.capacity < a.n_tokens) return;
+    uint64_t slot = (uint32_t)(a.round->first_pos + token) % a.capacity;
+    if (blockIdx.z == 0)
+        store_row<KV>(a.k + (uint64_t)token * a.k_stride + head * a.k_dim,
+                      a.k_cache + (slot * a.n_kv_heads + head) * a.k_row_bytes, a.k_dim);
+    else
+        store_row<KV>(a.v + (uint64_t)token * a.v_stride + head * a.v_dim,
+                      a.v_cache + (slot * a.n_kv_heads + head) * a.v_row_bytes, a.v_dim);
+}
+
+template <enum atsi_dtype KV> void store(const attention_args &a, cudaStream_t stream) {
+    constexpr int WARPS = 4;
+    launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream, a);
+}
+
+// ---- joining a divided context ----------------------------------------------------------------------------------------------
+
+constexpr int JOIN_THREADS = 128;
+
+// x: head, y: token.
+__global__ void join_kernel(attention_args a) {
+    begin_kernel();
+    __shared__ float weight[SPLITS_CAP], total;
+    int head = blockIdx.x, n_heads = gridDim.x, record = a.v_dim + 2;
+    const float *partial = a.partial + ((uint64_t)blockIdx.y * n_heads + head) * a.n_splits * record;
+    if (threadIdx.x < WARP) {
+        float largest = -INFINITY, sum = 0.0f;
+        for (int s = threadIdx.x; s < a.n_splits; s += WARP) largest = fmaxf(largest, partial[(uint64_t)s * record + a.v_dim]);
+        largest = lanes_max(largest);
+        float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
+        largest = fmaxf(largest, sink);
+        for (int s = threadIdx.x; s < a.n_splits; s += WARP) {
+            weight[s] = exp2f(partial[(uint64_t)s * record + a.v_dim] - largest);
+            sum += weight[s] * partial[(uint64_t)s * record + a.v_dim + 1];
+        }
+        sum = lanes_sum(sum);
+        if (threadIdx.x == 0) total = sum + exp2f(sink - largest);
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < a.v_dim; d += JOIN_THREADS) {
+        float sum = 0.0f;
+        for (int s = 0; s < a.n_splits; s++)
+            if (weight[s] > 0.0f) sum += weight[s] * partial[(uint64_t)s * record + d];
+        a.out[(uint64_t)blockIdx.y * a.out_stride + head * a.v_dim + d] = sum / total;
+    }
+}
+
+// ---- any head size ----------------------------------------------------------------------------------------------------------
+
+constexpr int PLAIN_WARPS = 8, DIM_CAP = 512, QUADS = DIM_CAP / (4 * WARP); // a lane keeps QUADS groups of 4 elements
+
+// x: head, y: token. Warps take every eighth key and merge at the end.
+template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WARP) plain_kernel(attention_args a) {
+    begin_kernel();
+    __shared__ float sums[PLAIN_WARPS][DIM_CAP], largest_of[PLAIN_WARPS], sum_of[PLAIN_WARPS];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x, token = blockIdx.y, kv_head = head / a.group;
+    int pos = a.round->first_pos + token;
+    const float *q_row = a.q + (uint64_t)token * a.q_stride + head * a.k_dim;
+    float4 q[QUADS], o[QUADS];
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        int d = 4 * (lane + WARP * i);
+        q[i] = load4(q_row + d, a.k_dim - d, false);
+        o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    float largest = -INFINITY, sum = 0.0f;
+    for (int key = first_seen(a, pos) + warp; key <= pos; key += PLAIN_WARPS) {
+        const uint8_t *k_row = cached(a.k_cache, a.k_row_bytes, a, key, kv_head);
+        const uint8_t *v_row = cached(a.v_cache, a.v_row_bytes, a, key, kv_head);
+        float logit = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int d = 4 * (lane + WARP * i);
+            if (d >= a.k_dim) break;
+            float4 k = cached_floats<KV>(k_row, d);
+            logit += q[i].x * k.x + q[i].y * k.y + q[i].z * k.z + q[i].w * k.w;
+        }
+        logit = lanes_sum(logit) * a.scale;
+        float top = fmaxf(largest, logit), shrink = exp2f(largest - top), weight = exp2f(logit - top);
+        largest = top;
+        sum = sum * shrink + weight;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int d = 4 * (lane + WARP * i);
+            if (d >= a.v_dim) break;
+            float4 v = cached_floats<KV>(v_row, d);
+            o[i] = make_float4(o[i].x * shrink + weight * v.x, o[i].y * shrink + weight * v.y, o[i].z * shrink + weight * v.z,
+                               o[i].w * shrink + weight * v.w);
+        }
+    }
+    if (lane == 0) {
+        largest_of[warp] = largest;
+        sum_of[warp] = sum;
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        int d = 4 * (lane + WARP * i);
+        if (d < a.v_dim) *(float4 *)&sums[warp][d] = o[i];
+    }
+    __syncthreads();
+    float top = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY, total = 0.0f;
+    float sink = top;
+    for (int w = 0; w < PLAIN_WARPS; w++) top = fmaxf(top, largest_of[w]);
+    for (int w = 0; w < PLAIN_WARPS; w++) total += sum_of[w] * exp2f(largest_of[w] - top);
+    total += exp2f(sink - top);
+    for (int d = threadIdx.x; d < a.v_dim; d += PLAIN_WARPS * WARP) {
+        float result = 0.0f;
+        for (int w = 0; w < PLAIN_WARPS; w++) result += sums[w][d] * exp2f(largest_of[w] - top);
+        a.out[(uint64_t)token * a.out_stride + head * a.v_dim + d] = result / total;
+    }
+}
+
+template <enum atsi_dtype KV> void attend_plain(const attention_args &a, cudaStream_t stream) {
+    launch_overlapping(plain_kernel<KV>, dim3(a.n_kv_heads * a.group, a.n_tokens), PLAIN_WARPS * WARP, 0, stream, a);
+}
+
+// ---- choice -----------------------------------------------------------------------------------------------------------------
+
+enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *err) {
+    uint32_t k_dim = s->info->k_dim, v_dim = s->info->v_dim;
+    if (s->kv_type != ATSI_F32 && s->kv_type != ATSI_F16 && s->kv_type != ATSI_Q8_0)
+        return atsi_fail(err, ATSI_FAILED, "GPU: a key/value cache of type %s is not supported: use f16, q8_0 or f32",
+                         atsi_dtype_name(s->kv_type));
+    uint32_t multiple = s->kv_type == ATSI_Q8_0 ? 32 : 4;
+    if (k_dim > DIM_CAP || v_dim > DIM_CAP || k_dim % multiple != 0 || v_dim % multiple != 0)
+        return atsi_fail(err, ATSI_FAILED, "GPU: attention heads of %u and %u elements with a %s cache are not supported: multiples "
+                         "of %u up to %d", k_dim, v_dim, atsi_dtype_name(s->kv_type), multiple, DIM_CAP);
+    return ATSI_OK;
+}
+
+// Enough blocks for two a multiprocessor, none with less than 64 keys when the cache is full.
+int choose_splits(const struct cuda_device *d, const attention_args &a) {
+    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 2 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
+    int useful = (int)ceil_div(a.capacity, 64);
+    int n = wanted < useful ? wanted : useful;
+    return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
+}
+
+void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_type) {
+    a.n_splits = choose_splits(x->device, a);
+    a.partial = (float *)(x->device->scratch.base + x->device->scratch.attention_offset);
+    (void)attention_split_mma(&a, kv_type, x->stream);
+    launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a);
+}
+
+// Bytes of the partial results that attend_divided needs at most for these heads.
+uint64_t partial_bytes(uint32_t n_kv_heads, uint32_t group, uint32_t v_dim, uint32_t n_tokens_max) {
+    uint64_t tokens = SPLIT_ROWS_CAP / group < n_tokens_max ? SPLIT_ROWS_CAP / group : n_tokens_max;
+    return tokens * n_kv_heads * group * SPLITS_CAP * partial_floats((int)v_dim) * sizeof(float);
+}
+
+} // namespace
+
+cudaError_t load_attention(const struct atsi_program *p) {
+    static const void *const KERNELS[] = {
+        (const void *)store_kernel<ATSI_F32>, (const void *)store_kernel<ATSI_F16>, (const void *)store_kernel<ATSI_Q8_0>,
+        (const void *)plain_kernel<ATSI_F32>, (const void *)plain_kernel<ATSI_F16>, (const void *)plain_kernel<ATSI_Q8_0>,
+        (const void *)join_kernel};
+    cudaError_t status = load_kernels(KERNELS);
+    for (uint32_t i = 0; i < p->n_states && status == cudaSuccess; i++) {
+        if (p->states[i].kind != ATSI_STATE_KV) continue;
+        status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_F16);
+        if (status == cudaSuccess) status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_Q8_0);
+    }
+    return status;
+}
+
+enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    const struct atsi_state_ref *s = &call->state;
+    const struct atsi_attention_params *p = &call->op->u.attention;
+    ATSI_TRY(check_shape(s, err));
+    attention_args a = {};
+    a.q = (const float *)call->in[0].data;
+    a.k = (const float *)call->in[1].data;
+    a.v = (const float *)call->in[2].data;
+    a.out = (float *)call->out[0].data;
+    a.sinks = (const float *)call->tensor[0].data;
+    a.k_cache = (uint8_t *)s->k;
+    a.v_cache = (uint8_t *)s->v;
+    a.round = call->round.round;
+    a.q_stride = call->in[0].stride;
+    a.k_stride = call->in[1].stride;
+    a.v_stride = call->in[2].stride;
+    a.out_stride = call->out[0].stride;
+    a.k_row_bytes = (uint32_t)atsi_dtype_row_bytes(s->kv_type, s->info->k_dim);
+    a.v_row_bytes = (uint32_t)atsi_dtype_row_bytes(s->kv_type, s->info->v_dim);
+    a.n_tokens = x->n_rows;
+    a.n_kv_heads = (int)p->n_kv_heads;
+    a.group = (int)(p->n_heads / p->n_kv_heads);
+    a.k_dim = (int)s->info->k_dim;
+    a.v_dim = (int)s->info->v_dim;
+    a.window = (int)s->info->window;
+    a.capacity = s->capacity;
+    a.scale = p->scale * LOG2_E;
+
+    if (s->kv_type == ATSI_F16) store<ATSI_F16>(a, x->stream);
+    else if (s->kv_type == ATSI_Q8_0) store<ATSI_Q8_0>(a, x->stream);
+    else store<ATSI_F32>(a, x->stream);
+
+    bool few = a.n_tokens * a.group <= SPLIT_ROWS_CAP &&
+               partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <= x->device->scratch.attention_bytes;
+    if (attention_has_mma(a.k_dim, a.v_dim, s->kv_type)) {
+        if (few) attend_divided(x, a, s->kv_type);
+        else (void)attention_tiled_mma(&a, s->kv_type, x->stream);
+    } else if (s->kv_type == ATSI_F16) {
+        attend_plain<ATSI_F16>(a, x->stream);
+    } else if (s->kv_type == ATSI_Q8_0) {
+        attend_plain<ATSI_Q8_0>(a, x->stream);
+    } else {
+        attend_plain<ATSI_F32>(a, x->stream);
+    }
+    return ATSI_OK;
+}
+
+uint64_t attention_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        if (op->kind != ATSI_OP_ATTENTION) continue;
+        const struct atsi_attention_params *a = &op->u.attention;
+        uint64_t bytes = partial_bytes(a->n_kv_heads, a->n_heads / a->n_kv_heads, p->states[op->state].v_dim, n_tokens_max);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}

@@ -1,0 +1,65 @@
+// attention.cuh: device helpers of the attention kernels.
+#ifndef ATSI_KERNELS_CUDA_ATTENTION_CUH
+#define ATSI_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/common.cuh"
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// First position that the token at `pos` sees.
+__device__ inline int first_seen(const attention_args &a, int pos) { return a.window > 0 ? max(0, pos - a.window + 1) : 0; }
+
+__device__ inline const uint8_t *cached(const uint8_t *cache, uint32_t row_bytes, const attention_args &a, int pos, int kv_head) {
+    return cache + ((uint64_t)((uint32_t)pos % a.capacity) * a.n_kv_heads + kv_head) * row_bytes;
+}
+
+// Cached elements d..d+3 of a head's row (d a multiple of 4).
+template <enum atsi_dtype KV> __device__ inline float4 cached_floats(const uint8_t *row, int d);
+template <> __device__ inline float4 cached_floats<ATSI_F32>(const uint8_t *row, int d) {
+    const float *p = (const float *)row + d;
+    return make_float4(p[0], p[1], p[2], p[3]);
+}
+template <> __device__ inline float4 cached_floats<ATSI_F16>(const uint8_t *row, int d) {
+    const __half *p = (const __half *)row + d;
+    return make_float4(__half2float(p[0]), __half2float(p[1]), __half2float(p[2]), __half2float(p[3]));
+}
+constexpr int Q8_BYTES = 34; // d half, 32 int8
+template <> __device__ inline float4 cached_floats<ATSI_Q8_0>(const uint8_t *row, int d) {
+    const uint8_t *block = row + d / 32 * Q8_BYTES;
+    float scale = __half2float(*(const __half *)block);
+    const int8_t *q = (const int8_t *)block + 2 + d % 32;
+    return make_float4(scale * q[0], scale * q[1], scale * q[2], scale * q[3]);
+}
+
+// The same as four halves.
+template <enum atsi_dtype KV> __device__ inline uint2 cached_halves(const uint8_t *row, int d);
+template <> __device__ inline uint2 cached_halves<ATSI_F16>(const uint8_t *row, int d) { return *(const uint2 *)(row + 2 * d); }
+template <> __device__ inline uint2 cached_halves<ATSI_Q8_0>(const uint8_t *row, int d) {
+    const uint8_t *block = row + d / 32 * Q8_BYTES;
+    __half2 scale = __half2half2(*(const __half *)block);
+    const uint16_t *q = (const uint16_t *)(block + 2 + d % 32);
+    uint32_t bytes = ((uint32_t)q[0] | (uint32_t)q[1] << 16) ^ 0x80808080u;
+    // The half 0x6400 | u is 1024 + u, so subtracting 1024 + 128 leaves the signed code exactly.
+    union {
+        uint32_t bits;
+        __half2 h;
+    } low, high, offset;
+    low.bits = __byte_perm(bytes, 0x64646464u, 0x4140);
+    high.bits = __byte_perm(bytes, 0x64646464u, 0x4342);
+    offset.bits = 0x64806480u;
+    low.h = __hmul2(__hsub2(low.h, offset.h), scale);
+    high.h = __hmul2(__hsub2(high.h, offset.h), scale);
+    return make_uint2(low.bits, high.bits);
+}
+
+__device__ inline uint32_t halves(float a, float b) {
+    union {
+        __half2 h;
+        uint32_t bits;
+    } u;
+    u.h = __floats2half2_rn(a, b);
+    return u.bits;
+}
+
+#endif

@@ -1,0 +1,35 @@
+// attention.h: what the attention kernels share.
+//
+// Rows. The query heads that read one key head are computed together: row r of key head h is token r / group, query head
+// h * group + r % group, so that its keys and values are loaded once for the whole group.
+#ifndef ATSI_KERNELS_CUDA_ATTENTION_H
+#define ATSI_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/internal.h"
+
+struct attention_args {
+    const float *q, *k, *v;
+    float *out;
+    const float *sinks;  // [n_heads] or NULL
+    uint8_t *k_cache, *v_cache;
+    float *partial;      // divided attention: [token][head][split] records of partial_floats(v_dim)
+    const struct atsi_round *round;
+    uint32_t q_stride, k_stride, v_stride, out_stride;
+    uint32_t k_row_bytes, v_row_bytes; // of one head at one position
+    int n_tokens, n_kv_heads, group, k_dim, v_dim, window, n_splits;
+    uint32_t capacity; // position p stands in slot p % capacity
+    float scale;       // of the logits; for exp2 it already holds the factor 1 / ln 2
+};
+
+// A split's result for one row: v_dim sums of weight * value, then the largest logit (base 2) and the sum of weights.
+static inline int partial_floats(int v_dim) { return v_dim + 2; }
+constexpr int SPLITS_CAP = 64;
+constexpr int SPLIT_ROWS_CAP = 64; // rows of a key head up to which the context is divided among blocks
+
+// Tensor-core kernels (attention_mma_*.cu) for equal key and value sizes; false: this size has none.
+bool attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
+bool attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
+bool attention_has_mma(int k_dim, int v_dim, enum atsi_dtype kv_type);
+cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type);
+
+#endif

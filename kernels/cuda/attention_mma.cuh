@@ -1,0 +1,316 @@
+// attention_mma.cuh: flash attention on tensor cores for head sizes that are multiples of 16, keys and values half or Q8_0.
+//
+// Both kernels keep 16 rows a warp (attention.h): logits S = Q K' in float, running maximum and sum in base 2, then O += P V
+// with P as halves. The order of elements within a group of 16 is free as long as both operands agree, so lane t takes
+// elements 4t..4t+3: registers 0 and 1 of a fragment pair are then one 8-byte load.
+#ifndef ATSI_KERNELS_CUDA_ATTENTION_MMA_CUH
+#define ATSI_KERNELS_CUDA_ATTENTION_MMA_CUH
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+// A lane's rows g and g + 8 of a warp's 16.
+template <int D> struct row_state {
+    float o[D / 16][2][4]; // [16 elements][pair][C fragment]: elements 16 j + 4t + 2 pair + {0, 1}
+    float largest[2], sum[2];
+    int pos[2]; // of the rows' tokens
+};
+
+template <int D> __device__ inline void clear_rows(row_state<D> &r) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        r.largest[i] = -INFINITY;
+        r.sum[i] = 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) r.o[j][h][i] = 0.0f;
+}
+
+// Query fragments of rows first_row + g and first_row + g + 8; rows behind n_rows repeat the last.
+template <int D>
+__device__ inline void load_queries(uint32_t q[D / 16][4], row_state<D> &r, const attention_args &a, int kv_head, int first_row,
+                                    int n_rows, int g, int t) {
+    int first_pos = a.round->first_pos;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int row = min(first_row + g + 8 * i, n_rows - 1), token = row / a.group;
+        r.pos[i] = first_pos + token;
+        const float *src = a.q + (uint64_t)token * a.q_stride + (kv_head * a.group + row % a.group) * D;
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            const float *p = src + 16 * j + 4 * t;
+            q[j][i] = halves(p[0], p[1]);
+            q[j][2 + i] = halves(p[2], p[3]);
+        }
+    }
+}
+
+// Masks the logits of 8 N keys from `key` on, folds them into maximum and sum and leaves their weights in s.
+// s[n]: C fragment of keys key + 8 n + {2t, 2t + 1}. last: the last key that counts at all.
+template <int D, int N>
+__device__ inline void soften(float s[N][4], row_state<D> &r, const attention_args &a, int key, int last, int t) {
+    float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = i / 2, k = key + 8 * n + 2 * t + i % 2;
+            bool seen = k <= min(r.pos[row], last) && k >= first_seen(a, r.pos[row]);
+            s[n][i] = seen ? s[n][i] * a.scale : -INFINITY;
+            largest[row] = fmaxf(largest[row], s[n][i]);
+        }
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float top = fmaxf(r.largest[row], lanes_max<4>(largest[row]));
+        float base = top == -INFINITY ? 0.0f : top; // nothing seen yet: exp2(-inf - 0) is 0 where -inf - -inf is not
+        float shrink = exp2f(r.largest[row] - base), sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                s[n][2 * row + i] = exp2f(s[n][2 * row + i] - base);
+                sum += s[n][2 * row + i];
+            }
+        r.largest[row] = top;
+        r.sum[row] = r.sum[row] * shrink + lanes_sum<4>(sum);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                r.o[j][h][2 * row] *= shrink;
+                r.o[j][h][2 * row + 1] *= shrink;
+            }
+    }
+}
+
+// Weights of 16 keys (two C fragments) as an A fragment.
+__device__ inline void weights_as_a(uint32_t p[4], const float s[2][4]) {
+    p[0] = halves(s[0][0], s[0][1]);
+    p[1] = halves(s[0][2], s[0][3]);
+    p[2] = halves(s[1][0], s[1][1]);
+    p[3] = halves(s[1][2], s[1][3]);
+}
+
+// ---- few rows: the context is divided --------------------------------------------------------------------------------------
+
+constexpr int SPLIT_WARPS = 4;
+
+// Folds warp `from`'s rows, which it left in `shared` (16 x (D + 2) floats), into this warp's.
+template <int D> __device__ inline void put_rows(const row_state<D> &r, float *shared, int g, int t) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float *p = shared + (g + 8 * row) * (D + 2);
+        if (t == 0) {
+            p[D] = r.largest[row];
+            p[D + 1] = r.sum[row];
+        }
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) p[16 * j + 4 * t + 2 * h + i] = r.o[j][h][2 * row + i];
+    }
+}
+template <int D> __device__ inline void merge_rows(row_state<D> &r, const float *shared, int g, int t) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const float *p = shared + (g + 8 * row) * (D + 2);
+        float top = fmaxf(r.largest[row], p[D]), base = top == -INFINITY ? 0.0f : top;
+        float mine = exp2f(r.largest[row] - base), other = exp2f(p[D] - base);
+        r.largest[row] = top;
+        r.sum[row] = r.sum[row] * mine + p[D + 1] * other;
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    r.o[j][h][2 * row + i] = r.o[j][h][2 * row + i] * mine + p[16 * j + 4 * t + 2 * h + i] * other;
+    }
+}
+
+// x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time straight from the cache into fragments.
+template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(SPLIT_WARPS *WARP) split_kernel(attention_args a) {
+    begin_kernel();
+    __shared__ float shared[SPLIT_WARPS / 2][16 * (D + 2)];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
+    row_state<D> r;
+    uint32_t q[D / 16][4];
+    clear_rows(r);
+    load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
+    int first_pos = a.round->first_pos;
+    int begin = first_seen(a, first_pos + first_row / a.group);
+    int last = first_pos + (min(first_row + 16, n_rows) - 1) / a.group;
+    int per_split = ((last + 1 - begin + a.n_splits - 1) / a.n_splits + 15) / 16 * 16;
+    begin += blockIdx.y * per_split;
+    last = min(last, begin + per_split - 1);
+
+    for (int key = begin + 16 * warp; key <= last; key += 16 * SPLIT_WARPS) {
+        const uint8_t *k_row[2], *v_row[2];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            int pos = min(key + 8 * n + g, last);
+            k_row[n] = cached(a.k_cache, a.k_row_bytes, a, pos, kv_head);
+            v_row[n] = cached(a.v_cache, a.v_row_bytes, a, pos, kv_head);
+        }
+        float s[2][4] = {};
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                uint2 k = cached_halves<KV>(k_row[n], 16 * j + 4 * t);
+                mma_f16_k16(s[n], q[j], k.x, k.y);
+            }
+        soften<D, 2>(s, r, a, key, last, t);
+        uint32_t p[4];
+        weights_as_a(p, s);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            uint2 v0 = cached_halves<KV>(v_row[0], 16 * j + 4 * t), v1 = cached_halves<KV>(v_row[1], 16 * j + 4 * t);
+            mma_f16_k16(r.o[j][0], p, transpose_8x8(v0.x), transpose_8x8(v1.x));
+            mma_f16_k16(r.o[j][1], p, transpose_8x8(v0.y), transpose_8x8(v1.y));
+        }
+    }
+#pragma unroll
+    for (int half = SPLIT_WARPS / 2; half > 0; half /= 2) {
+        if (warp >= half && warp < 2 * half) put_rows<D>(r, shared[warp - half], g, t);
+        __syncthreads();
+        if (warp < half) merge_rows<D>(r, shared[warp], g, t);
+        __syncthreads();
+    }
+    if (warp == 0) put_rows<D>(r, shared[0], g, t);
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * (D + 2); i += SPLIT_WARPS * WARP) {
+        int row = first_row + i / (D + 2);
+        if (row >= n_rows) break;
+        uint64_t record = ((uint64_t)(row / a.group) * a.n_kv_heads + kv_head) * a.group + row % a.group;
+        a.partial[(record * a.n_splits + blockIdx.y) * (D + 2) + i % (D + 2)] = shared[0][i];
+    }
+}
+
+// ---- many rows: keys and values go through shared memory -------------------------------------------------------------------
+
+constexpr int TILED_WARPS = 8, TILED_ROWS = 16 * TILED_WARPS, TILED_KEYS = 32;
+
+template <int D> struct tiled_shared {
+    static constexpr int STAGES = D > 128 ? 1 : 2;
+    // Padding spreads rows over the banks, for 8-byte loads of keys and ldmatrix on values.
+    __half k[STAGES][TILED_KEYS][D + 16], v[STAGES][TILED_KEYS][D + 8];
+};
+
+template <int D, enum atsi_dtype KV>
+__device__ inline void load_keys(tiled_shared<D> &sh, int stage, const attention_args &a, int kv_head, int key, int last) {
+    constexpr int UNIT = KV == ATSI_F16 ? 8 : 4; // elements a copy
+    for (int u = threadIdx.x; u < TILED_KEYS * D / UNIT; u += TILED_WARPS * WARP) {
+        int i = u / (D / UNIT), d = u % (D / UNIT) * UNIT, pos = min(key + i, last);
+        const uint8_t *k = cached(a.k_cache, a.k_row_bytes, a, pos, kv_head);
+        const uint8_t *v = cached(a.v_cache, a.v_row_bytes, a, pos, kv_head);
+        if constexpr (KV == ATSI_F16) {
+            copy16_async(&sh.k[stage][i][d], k + 2 * d);
+            copy16_async(&sh.v[stage][i][d], v + 2 * d);
+        } else {
+            *(uint2 *)&sh.k[stage][i][d] = cached_halves<KV>(k, d);
+            *(uint2 *)&sh.v[stage][i][d] = cached_halves<KV>(v, d);
+        }
+    }
+    copy_commit();
+}
+
+template <int D> __device__ inline void attend_keys(row_state<D> &r, const uint32_t q[D / 16][4], const tiled_shared<D> &sh,
+                                                    int stage, const attention_args &a, int key, int last, int lane) {
+    int g = lane / 4, t = lane % 4;
+    float s[TILED_KEYS / 8][4] = {};
+#pragma unroll
+    for (int n = 0; n < TILED_KEYS / 8; n++)
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            uint2 k = *(const uint2 *)&sh.k[stage][8 * n + g][16 * j + 4 * t];
+            mma_f16_k16(s[n], q[j], k.x, k.y);
+        }
+    soften<D, TILED_KEYS / 8>(s, r, a, key, last, t);
+#pragma unroll
+    for (int n = 0; n < TILED_KEYS / 8; n += 2) {
+        uint32_t p[4];
+        weights_as_a(p, &s[n]);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            // Matrices: keys 0-7 and 8-15 of elements 0-7, then of elements 8-15.
+            uint32_t v[4];
+            load_matrices_transposed(v, &sh.v[stage][8 * n + lane % 16][16 * j + 8 * (lane / 16)]);
+            mma_f16_k16(r.o[j][0], p, v[0], v[1]);
+            mma_f16_k16(r.o[j][1], p, v[2], v[3]);
+        }
+    }
+}
+
+// x: 128 rows, y: key head. The last rows see most keys and are started first.
+template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_args a) {
+    begin_kernel();
+    __shared__ tiled_shared<D> sh;
+    constexpr int STAGES = tiled_shared<D>::STAGES;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
+    int n_rows = a.n_tokens * a.group, block_row = (gridDim.x - 1 - blockIdx.x) * TILED_ROWS, first_row = block_row + 16 * warp;
+    row_state<D> r;
+    uint32_t q[D / 16][4];
+    clear_rows(r);
+    load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
+    int first_pos = a.round->first_pos;
+    int begin = first_seen(a, first_pos + block_row / a.group);
+    int last = first_pos + (min(block_row + TILED_ROWS, n_rows) - 1) / a.group;
+
+    load_keys<D, KV>(sh, 0, a, kv_head, begin, last);
+    int stage = 0;
+    for (int key = begin; key <= last; key += TILED_KEYS) {
+        copy_wait<0>();
+        __syncthreads();
+        if (STAGES == 2 && key + TILED_KEYS <= last) load_keys<D, KV>(sh, stage ^ 1, a, kv_head, key + TILED_KEYS, last);
+        attend_keys<D>(r, q, sh, stage, a, key, last, lane);
+        if (STAGES == 2) {
+            stage ^= 1;
+        } else if (key + TILED_KEYS <= last) {
+            __syncthreads();
+            load_keys<D, KV>(sh, 0, a, kv_head, key + TILED_KEYS, last);
+        }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        int at = first_row + g + 8 * row;
+        if (at >= n_rows) continue;
+        int head = kv_head * a.group + at % a.group;
+        float sum = r.sum[row], shrink = 1.0f;
+        if (a.sinks) {
+            float sink = a.sinks[head] * LOG2_E, top = fmaxf(r.largest[row], sink);
+            shrink = exp2f(r.largest[row] - top);
+            sum = sum * shrink + exp2f(sink - top);
+        }
+        float *out = a.out + (uint64_t)(at / a.group) * a.out_stride + head * D;
+        // ldmatrix brings elements in their natural order: C columns 2t, 2t + 1 of the two 8-element tiles.
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) out[16 * j + 8 * h + 2 * t + i] = r.o[j][h][2 * row + i] * shrink / sum;
+    }
+}
+
+template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, cudaStream_t stream) {
+    dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, 16));
+    launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS * WARP, 0, stream, a);
+}
+template <int D, enum atsi_dtype KV> void launch_tiled(const attention_args &a, cudaStream_t stream) {
+    dim3 grid(ceil_div(a.n_tokens * a.group, TILED_ROWS), a.n_kv_heads);
+    launch_overlapping(tiled_kernel<D, KV>, grid, TILED_WARPS * WARP, 0, stream, a);
+}
+template <int D, enum atsi_dtype KV> cudaError_t load_size(void) {
+    static const void *const KERNELS[] = {(const void *)split_kernel<D, KV>, (const void *)tiled_kernel<D, KV>};
+    return load_kernels(KERNELS);
+}
+
+#endif

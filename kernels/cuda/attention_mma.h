@@ -1,0 +1,16 @@
+// attention_mma.h: one record of launchers a head size, per cache type; the lists end with dim 0.
+#ifndef ATSI_KERNELS_CUDA_ATTENTION_MMA_H
+#define ATSI_KERNELS_CUDA_ATTENTION_MMA_H
+
+#include "kernels/cuda/attention.h"
+
+struct attention_kernels {
+    int dim;
+    void (*split)(const struct attention_args &a, cudaStream_t stream);
+    void (*tiled)(const struct attention_args &a, cudaStream_t stream);
+    cudaError_t (*prepare)(void);
+};
+
+extern const struct attention_kernels ATTENTION_F16[], ATTENTION_Q8_0[];
+
+#endif

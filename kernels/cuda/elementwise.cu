@@ -1,0 +1,192 @@
+// elementwise.cu: operations that touch every element once: activations, gates, sums, rope, row copies.
+#include "kernels/cuda/common.cuh"
+
+namespace {
+
+constexpr int THREADS = 256;
+
+// A grid of one thread for 4 elements of a row; rows along y.
+dim3 grid_of(uint32_t width, uint32_t n_rows) { return dim3(ceil_div(width, 4 * THREADS), n_rows); }
+
+__device__ inline uint32_t first_element() { return (blockIdx.x * THREADS + threadIdx.x) * 4; }
+
+// ---- GLU ----------------------------------------------------------------------------------------------------------------
+
+template <enum atsi_glu_act ACT> __device__ inline float glu(float gate, float up, float alpha, float limit) {
+    if (ACT == ATSI_GLU_SILU) return silu(gate) * up;
+    if (ACT == ATSI_GLU_GELU_TANH) {
+        float inner = 0.7978845608028654f * gate * (1.0f + 0.044715f * gate * gate); // sqrt(2 / pi)
+        return 0.5f * gate * (1.0f + tanhf(inner)) * up;
+    }
+    float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+    return (u + 1.0f) * g * sigmoid(alpha * g);
+}
+
+// Quantises its result on the way: a down projection reads it next.
+template <enum atsi_glu_act ACT>
+__global__ void glu_kernel(const float *gate, uint32_t gate_stride, const float *up, uint32_t up_stride, float *out,
+                           uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit, acts_out acts) {
+    begin_kernel();
+    uint32_t i = first_element();
+    uint64_t row = blockIdx.y;
+    int n = i < width ? (int)(width - i) : 0;
+    float4 g = load4(gate + row * gate_stride + i, n, aligned), u = load4(up + row * up_stride + i, n, aligned), y;
+    y.x = glu<ACT>(g.x, u.x, alpha, limit);
+    y.y = glu<ACT>(g.y, u.y, alpha, limit);
+    y.z = glu<ACT>(g.z, u.z, alpha, limit);
+    y.w = glu<ACT>(g.w, u.w, alpha, limit);
+    store4(out + row * out_stride + i, y, n, aligned);
+    if (acts.q) quantise4(y, acts.q + row * width + i, acts.meta + row * (width / 32) + i / 32, n > 0);
+}
+
+// ---- gate, add ----------------------------------------------------------------------------------------------------------
+
+__global__ void gate_kernel(const float *x, uint32_t x_stride, const float *g, uint32_t g_stride, float *out,
+                            uint32_t out_stride, uint32_t width, uint32_t per_gate) {
+    begin_kernel();
+    uint64_t row = blockIdx.y;
+    uint32_t i = first_element();
+    for (uint32_t k = i; k < width && k < i + 4; k++)
+        out[row * out_stride + k] = x[row * x_stride + k] * sigmoid(g[row * g_stride + k / per_gate]);
+}
+
+__global__ void add_kernel(const float *a, uint32_t a_stride, const float *b, uint32_t b_stride, float *out,
+                           uint32_t out_stride, uint32_t width, bool aligned) {
+    begin_kernel();
+    uint64_t row = blockIdx.y;
+    uint32_t i = first_element();
+    if (i >= width) return;
+    int n = (int)(width - i);
+    float4 u = load4(a + row * a_stride + i, n, aligned), v = load4(b + row * b_stride + i, n, aligned);
+    store4(out + row * out_stride + i, make_float4(u.x + v.x, u.y + v.y, u.z + v.z, u.w + v.w), n, aligned);
+}
+
+// ---- rows ---------------------------------------------------------------------------------------------------------------
+
+__global__ void select_kernel(const float *in, uint32_t in_stride, float *out, uint32_t out_stride, uint32_t width,
+                              bool aligned, const int32_t *rows) {
+    begin_kernel();
+    uint32_t i = first_element();
+    if (i >= width) return;
+    int n = (int)(width - i);
+    store4(out + (uint64_t)blockIdx.y * out_stride + i, load4(in + (uint64_t)rows[blockIdx.y] * in_stride + i, n, aligned), n,
+           aligned);
+}
+
+__global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, uint32_t src_stride, uint32_t width,
+                            bool aligned) {
+    begin_kernel();
+    uint32_t i = first_element();
+    if (i >= width) return;
+    int n = (int)(width - i);
+    store4(dst + (uint64_t)blockIdx.y * dst_stride + i, load4(src + (uint64_t)blockIdx.y * src_stride + i, n, aligned), n,
+           aligned);
+}
+
+// ---- rope ---------------------------------------------------------------------------------------------------------------
+
+// position * frequency, less whole turns. The product's rounding error is kept and 2 pi is subtracted in two parts, because
+// at position 1e6 a float product is off by 0.06.
+__device__ inline float turned(float position, float frequency) {
+    float angle = position * frequency, error = fmaf(position, frequency, -angle), turns = rintf(angle * 0.15915494f);
+    angle = fmaf(-turns, 6.2831855f, angle);
+    angle = fmaf(-turns, -1.7484555e-7f, angle);
+    return angle + error;
+}
+
+// A thread rotates one pair of one head, or passes two elements behind the rotated part on. Elements of a pair belong to one
+// thread, so in and out may be the same rows.
+__global__ void rope_kernel(const float *in, uint32_t in_stride, float *out, uint32_t out_stride, const float *inv_freq,
+                            struct atsi_rope_params p, const struct atsi_round *round) {
+    begin_kernel();
+    uint32_t n_pairs = (p.head_dim + 1) / 2, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n_heads * n_pairs) return;
+    uint32_t head = i / n_pairs, pair = i % n_pairs, half = p.n_rot / 2;
+    const float *x = in + (uint64_t)blockIdx.y * in_stride + head * p.head_dim;
+    float *y = out + (uint64_t)blockIdx.y * out_stride + head * p.head_dim;
+    if (pair >= half) {
+        y[2 * pair] = x[2 * pair];
+        if (2 * pair + 1 < p.head_dim) y[2 * pair + 1] = x[2 * pair + 1];
+        return;
+    }
+    float sine, cosine;
+    sincosf(turned((float)(round->first_pos + (int)blockIdx.y), inv_freq[pair]), &sine, &cosine);
+    sine *= p.scale;
+    cosine *= p.scale;
+    uint32_t first = p.pairing == ATSI_ROPE_HALF_SPLIT ? pair : 2 * pair;
+    uint32_t second = p.pairing == ATSI_ROPE_HALF_SPLIT ? pair + half : 2 * pair + 1;
+    float a = x[first], b = x[second];
+    y[first] = a * cosine - b * sine;
+    y[second] = a * sine + b * cosine;
+}
+
+// ---- experts ------------------------------------------------------------------------------------------------------------
+
+__global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights, uint32_t weights_stride,
+                                  float *out, uint32_t out_stride, uint32_t width, uint32_t n_slots, bool add) {
+    begin_kernel();
+    uint64_t row = blockIdx.y;
+    uint32_t i = first_element();
+    for (uint32_t k = i; k < width && k < i + 4; k++) {
+        float sum = 0.0f;
+        for (uint32_t s = 0; s < n_slots; s++)
+            sum += weights[row * weights_stride + s] * slots[row * slots_stride + (uint64_t)s * width + k];
+        float *y = out + row * out_stride + k;
+        *y = add ? *y + sum : sum;
+    }
+}
+
+} // namespace
+
+cudaError_t load_elementwise(void) {
+    static const void *const KERNELS[] = {(const void *)glu_kernel<ATSI_GLU_SILU>, (const void *)glu_kernel<ATSI_GLU_GELU_TANH>,
+                                          (const void *)glu_kernel<ATSI_GLU_CLAMPED>, (const void *)gate_kernel,
+                                          (const void *)add_kernel, (const void *)select_kernel, (const void *)copy_kernel,
+                                          (const void *)rope_kernel, (const void *)expert_sum_kernel};
+    return load_kernels(KERNELS);
+}
+
+void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &g = call->in[0], &u = call->in[1], &y = call->out[0];
+    const struct atsi_glu_params *p = &call->op->u.glu;
+    bool aligned = rows_aligned(g) && rows_aligned(u) && rows_aligned(y);
+    acts_out acts = acts_reserve(x->device, y, x->n_rows);
+    auto *kernel = p->act == ATSI_GLU_SILU        ? glu_kernel<ATSI_GLU_SILU>
+                   : p->act == ATSI_GLU_GELU_TANH ? glu_kernel<ATSI_GLU_GELU_TANH>
+                                                  : glu_kernel<ATSI_GLU_CLAMPED>;
+    launch_overlapping(kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)g.data, g.stride, (const float *)u.data, u.stride, (float *)y.data, y.stride, y.width, aligned, p->alpha, p->limit, acts);
+}
+
+void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &v = call->in[0], &g = call->in[1], &y = call->out[0];
+    launch_overlapping(gate_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (const float *)g.data, g.stride, (float *)y.data, y.stride, y.width, v.width / g.width);
+}
+
+void launch_add(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &a = call->in[0], &b = call->in[1], &y = call->out[0];
+    bool aligned = rows_aligned(a) && rows_aligned(b) && rows_aligned(y);
+    launch_overlapping(add_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)a.data, a.stride, (const float *)b.data, b.stride, (float *)y.data, y.stride, y.width, aligned);
+}
+
+void launch_select(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
+    launch_overlapping(select_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, y.width, rows_aligned(v) && rows_aligned(y), call->round.output_rows);
+}
+
+void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
+                      uint32_t width, uint32_t n_rows) {
+    bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride) % 4 == 0;
+    launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride, (const float *)src, src_stride, width, aligned);
+}
+
+void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
+    const struct atsi_rope_params *p = &call->op->u.rope;
+    dim3 grid(ceil_div(p->n_heads * ((p->head_dim + 1) / 2), THREADS), x->n_rows);
+    launch_overlapping(rope_kernel, grid, THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, (const float *)call->tensor[0].data, *p, call->round.round);
+}
+
+void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &y = call->out[0];
+    launch_overlapping(expert_sum_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)s.data, s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride, y.width, w.width, call->op->add);
+}

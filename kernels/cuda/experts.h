@@ -1,0 +1,36 @@
+// experts.h: how products with expert weights find their rows, shared by all weight types.
+#ifndef ATSI_KERNELS_CUDA_EXPERTS_H
+#define ATSI_KERNELS_CUDA_EXPERTS_H
+
+#include "kernels/cuda/internal.h"
+
+constexpr int MATRIX_COLS = 64; // input rows that a block of a matrix kernel computes at a time
+constexpr int EXPERTS_CAP = 1024;
+
+// A piece of one expert's work: pairs[first .. first + n), n <= MATRIX_COLS.
+struct group_tile {
+    int32_t expert, first, n;
+};
+
+// Which (token, slot) pairs each expert serves; pair = token * n_slots + slot. All in device memory.
+struct expert_groups {
+    int32_t *n_tiles;
+    struct group_tile *tiles;
+    int32_t *pairs; // grouped by expert
+};
+
+// ids [token][n_slots] in rows ids_stride apart, NULL for a dense product; a negative id leaves its pair out. Pair p reads
+// prepared input row p / in_divisor and writes n_out floats at out + (p / n_slots) * out_stride + (p % n_slots) * n_out.
+struct expert_args {
+    const int32_t *ids;
+    uint32_t ids_stride, n_slots, in_divisor, n_experts;
+    uint64_t weight_bytes; // from expert to expert
+    struct expert_groups groups; // matrix kernels only
+};
+
+// Blocks of MATRIX_COLS rows that may be needed: experts may each leave one partly filled.
+static inline uint32_t n_row_blocks(const struct expert_args &e, uint32_t n_in) {
+    return ceil_div(n_in, MATRIX_COLS) + (e.ids ? e.n_experts : 0);
+}
+
+#endif

@@ -1,0 +1,177 @@
+// internal.h: what the files of kernels/cuda share on the host side: the device, its scratch memory, one launcher an op family.
+//
+// Launchers enqueue on the stream and return; cuda_launch (launch.cu) checks the driver's verdict once behind them. They
+// allocate nothing. Sizes that the host knows (rows, widths) shape the grid; the position of the round is read by the kernels from
+// device memory, so that a captured graph is valid for every later round with the same number of rows.
+#ifndef ATSI_KERNELS_CUDA_INTERNAL_H
+#define ATSI_KERNELS_CUDA_INTERNAL_H
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+extern "C" {
+#include "formats/base/error.h"
+#include "formats/dtype.h"
+#include "formats/program.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/device.h"
+#include "kernels/layout.h"
+#include "kernels/op_call.h"
+}
+
+// Rows up to which a matrix product runs as matrix times vectors (one tensor-core column tile).
+constexpr int VECTOR_ROWS = 8;
+
+// What is common to 32 quantised input values beside their int8 codes.
+struct act_meta {
+    float d;        // x ~ d * q
+    int16_t sum[2]; // of q[0..15] and of q[16..31]
+};
+
+// Inputs prepared for matrix products: row r of n_cols int8 codes at q + r * n_cols, its n_cols / 32 records at
+// meta + r * (n_cols / 32).
+struct acts {
+    const int8_t *q;
+    const act_meta *meta;
+};
+
+// Device memory behind the launchers, carved from one allocation by prepare().
+struct scratch {
+    uint8_t *base;
+    uint64_t size_bytes;
+    uint64_t acts_offset, acts_bytes;           // quantised (or split half) inputs
+    uint64_t attention_offset, attention_bytes; // partial results of divided attention
+    uint64_t groups_offset, groups_bytes;       // expert groups
+};
+
+// Which float rows the quantised inputs in scratch stand for; data NULL: none.
+struct acts_key {
+    const void *data;
+    uint32_t stride, width, n_rows;
+};
+
+struct cuda_device {
+    struct atsi_device base;
+    struct atsi_error sticky; // status ATSI_OK: healthy
+    int ordinal;
+    int n_multiprocessors;
+    int max_shared_bytes; // a block may ask for
+    bool tensor_cores;    // int8 and half matrix instructions (compute capability 7.5 and up)
+    struct scratch scratch;
+    struct acts_key acts; // contents of scratch.acts, in stream order
+    void *nvml;           // dlopen handle, NULL without
+    uint64_t free_at_open_bytes;
+};
+
+struct cuda_stream {
+    struct atsi_stream base;
+    cudaStream_t handle;
+    bool capturing;
+};
+
+// One launch: where it goes and how many rows the host knows of.
+struct launch_ctx {
+    struct cuda_device *device;
+    cudaStream_t stream;
+    int n_rows; // tokens, or outputs for a call of the outputs domain
+};
+
+static inline struct cuda_device *cuda_device_of(struct atsi_device *d) { return (struct cuda_device *)d; }
+
+// ---- launchers, by file -----------------------------------------------------------------------------------------------
+// Every one: shapes were checked by atsi_program_check; in and out may share rows where the op reads an element before it
+// writes it (add, norm in place). ATSI_FAILED only for what the kernels do not support, named in the message.
+
+// Every file also loads its kernels when asked, so that none loads during generation.
+
+// elementwise.cu
+cudaError_t load_elementwise(void);
+void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_add(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_select(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call);
+void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
+                      uint32_t width, uint32_t n_rows);
+// norm.cu
+cudaError_t load_norm(void);
+void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call);
+// embed.cu
+enum atsi_status launch_embed(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+// router.cu
+cudaError_t load_router(void);
+enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+// recurrent.cu
+cudaError_t load_recurrent(void);
+enum atsi_status launch_conv(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+enum atsi_status launch_delta_rule(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+// attention.cu
+cudaError_t load_attention(const struct atsi_program *p);
+enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+uint64_t attention_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
+// matmul.cu
+cudaError_t load_matmul(const struct atsi_program *p);
+enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max);
+uint64_t experts_groups_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
+// launch.cu
+enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                             struct atsi_error *err);
+uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx);
+enum atsi_status cuda_prepare(struct atsi_device *d, const struct atsi_program *p, uint32_t n_tokens_max,
+                              uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
+// driver.cu
+void nvml_open(struct cuda_device *d);
+void nvml_close(struct cuda_device *d);
+uint64_t nvml_process_bytes(const struct cuda_device *d); // 0 when the driver does not tell
+
+// ---- errors -----------------------------------------------------------------------------------------------------------
+// Fails with the sticky error when the device has one, else records this one as sticky when `status` is a failure.
+enum atsi_status cuda_check(struct cuda_device *d, cudaError_t status, const char *what, struct atsi_error *err);
+// The sticky error, or ATSI_OK.
+enum atsi_status cuda_healthy(const struct cuda_device *d, struct atsi_error *err);
+
+// Quantised inputs whose float rows lie in these bytes are stale.
+void forget_acts(struct cuda_device *d, const void *written, uint64_t bytes);
+
+// Makes the driver load kernels by asking for their attributes.
+template <int N> static inline cudaError_t load_kernels(const void *const (&kernels)[N]) {
+    struct cudaFuncAttributes attributes;
+    cudaError_t status = cudaSuccess;
+    for (const void *kernel : kernels)
+        if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
+    return status;
+}
+
+// The quantised inputs of `key` are in scratch already.
+static inline bool acts_are(const struct cuda_device *d, struct acts_key key) {
+    return d->acts.data != NULL && d->acts.data == key.data && d->acts.stride == key.stride && d->acts.width == key.width &&
+           d->acts.n_rows == key.n_rows;
+}
+static inline struct acts_key acts_key_of(const struct atsi_rows_ref *rows, int n_rows) {
+    struct acts_key key = {rows->data, rows->stride, rows->width, (uint32_t)n_rows};
+    return key;
+}
+static inline struct acts acts_in_scratch(const struct cuda_device *d, uint32_t n_rows, uint32_t n_cols) {
+    struct acts a;
+    a.q = (const int8_t *)(d->scratch.base + d->scratch.acts_offset);
+    a.meta = (const act_meta *)(a.q + (uint64_t)n_rows * n_cols);
+    return a;
+}
+// Bytes of n_rows quantised rows.
+static inline uint64_t acts_bytes(uint64_t n_rows, uint64_t n_cols) { return n_rows * (n_cols + n_cols / 32 * sizeof(act_meta)); }
+// True when such rows fit into the scratch region (an op of the prepared program never misses).
+static inline bool acts_fit(const struct cuda_device *d, uint64_t n_rows, uint64_t n_cols) {
+    return acts_bytes(n_rows, n_cols) <= d->scratch.acts_bytes;
+}
+
+// Bytes from the first to the last element of rows.
+static inline uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_rows) {
+    return n_rows == 0 ? 0 : 4 * ((uint64_t)(n_rows - 1) * stride + width);
+}
+
+static inline uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+#endif

@@ -1,0 +1,99 @@
+// launch.cu: from an operation to its kernels, and what must be in place before the first round.
+#include "kernels/cuda/internal.h"
+
+// ---- what scratch holds -----------------------------------------------------------------------------------------------------
+
+void forget_acts(struct cuda_device *d, const void *written, uint64_t bytes) {
+    if (d->acts.data == NULL) return;
+    uintptr_t kept = (uintptr_t)d->acts.data, from = (uintptr_t)written;
+    uint64_t kept_bytes = rows_bytes(d->acts.stride, d->acts.width, d->acts.n_rows);
+    if (from < kept + kept_bytes && kept < from + bytes) d->acts.data = NULL;
+}
+
+// Before the operation: whoever makes new quantised inputs says so itself.
+static void forget_outputs(struct cuda_device *d, const struct atsi_op_call *call, uint32_t n_rows) {
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) {
+        const struct atsi_rows_ref *out = &call->out[i];
+        if (out->data) forget_acts(d, out->data, rows_bytes(out->stride, out->width, n_rows));
+    }
+}
+
+// ---- launch -----------------------------------------------------------------------------------------------------------------
+
+static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    switch (call->op->kind) {
+    case ATSI_OP_EMBED: return launch_embed(x, call, err);
+    case ATSI_OP_RMS_NORM: launch_rms_norm(x, call); return ATSI_OK;
+    case ATSI_OP_MATMUL: return launch_matmul(x, call, err);
+    case ATSI_OP_ROPE: launch_rope(x, call); return ATSI_OK;
+    case ATSI_OP_ATTENTION: return launch_attention(x, call, err);
+    case ATSI_OP_GLU: launch_glu(x, call); return ATSI_OK;
+    case ATSI_OP_GATE: launch_gate(x, call); return ATSI_OK;
+    case ATSI_OP_ADD: launch_add(x, call); return ATSI_OK;
+    case ATSI_OP_ROUTER: return launch_router(x, call, err);
+    case ATSI_OP_EXPERTS: return launch_experts(x, call, err);
+    case ATSI_OP_EXPERT_SUM: launch_expert_sum(x, call); return ATSI_OK;
+    case ATSI_OP_CONV: return launch_conv(x, call, err);
+    case ATSI_OP_DELTA_RULE: return launch_delta_rule(x, call, err);
+    case ATSI_OP_SELECT: launch_select(x, call); return ATSI_OK;
+    case ATSI_OP_KIND_LIMIT: break;
+    }
+    return atsi_fail(err, ATSI_FAILED, "GPU: unknown operation %d", (int)call->op->kind);
+}
+
+enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                             struct atsi_error *err) {
+    struct cuda_device *d = cuda_device_of(s->device);
+    ATSI_TRY(cuda_healthy(d, err));
+    struct launch_ctx x = {d, ((struct cuda_stream *)s)->handle, call->outputs_domain ? round->n_outputs : round->n_tokens};
+    if (x.n_rows <= 0) return ATSI_OK;
+    forget_outputs(d, call, (uint32_t)x.n_rows);
+    ATSI_TRY(dispatch(&x, call, err));
+    return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
+}
+
+// ---- preparation ------------------------------------------------------------------------------------------------------------
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static struct scratch plan_scratch(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max) {
+    struct scratch s = {};
+    s.acts_bytes = aligned(matmul_acts_bytes(p, n_tokens_max, n_outputs_max));
+    s.attention_offset = s.acts_bytes;
+    s.attention_bytes = aligned(attention_scratch_bytes(p, n_tokens_max));
+    s.groups_offset = s.attention_offset + s.attention_bytes;
+    s.groups_bytes = aligned(experts_groups_bytes(p, n_tokens_max));
+    s.size_bytes = s.groups_offset + s.groups_bytes;
+    return s;
+}
+
+uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx) {
+    (void)n_ctx; // divided attention's records depend on the number of splits alone
+    return plan_scratch(p, n_tokens_max, n_outputs_max).size_bytes;
+}
+
+// A program loads the kernels of its own types only: modules take memory on the card.
+static cudaError_t load_all(const struct atsi_program *p) {
+    cudaError_t (*const parts[])(void) = {load_elementwise, load_norm, load_router, load_recurrent};
+    cudaError_t status = cudaSuccess;
+    for (cudaError_t (*load)(void) : parts)
+        if (status == cudaSuccess) status = load();
+    if (status == cudaSuccess) status = load_attention(p);
+    return status == cudaSuccess ? load_matmul(p) : status;
+}
+
+enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_program *p, uint32_t n_tokens_max,
+                              uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err) {
+    (void)n_ctx;
+    struct cuda_device *d = cuda_device_of(base);
+    ATSI_TRY(cuda_healthy(d, err));
+    (void)cudaFree(d->scratch.base);
+    d->acts.data = NULL;
+    d->scratch = scratch();
+    struct scratch planned = plan_scratch(p, n_tokens_max, n_outputs_max);
+    void *memory = NULL;
+    if (planned.size_bytes != 0) ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
+    d->scratch = planned;
+    d->scratch.base = (uint8_t *)memory;
+    return cuda_check(d, load_all(p), "loading kernels", err);
+}

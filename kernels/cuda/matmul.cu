@@ -1,0 +1,223 @@
+// matmul.cu: products with dense and expert weights: inputs are quantised once and shared, then the weight's type decides.
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/plain.h"
+#include "kernels/cuda/tiled.h"
+
+namespace {
+
+// ---- quantised inputs -----------------------------------------------------------------------------------------------------
+
+constexpr int QUANTISE_THREADS = 256;
+
+__global__ void quantise_kernel(const float *in, uint32_t stride, uint32_t width, bool aligned, acts_out acts) {
+    begin_kernel();
+    uint32_t i = (blockIdx.x * QUANTISE_THREADS + threadIdx.x) * 4;
+    uint64_t row = blockIdx.y;
+    int n = i < width ? (int)(width - i) : 0;
+    float4 v = load4(in + row * stride + i, n, aligned);
+    quantise4(v, acts.q + row * width + i, acts.meta + row * (width / 32) + i / 32, n > 0);
+}
+
+// The rows of `in` in scratch, quantised now unless they are there already.
+enum atsi_status quantised(struct launch_ctx *x, const struct atsi_rows_ref *in, struct acts *out, struct atsi_error *err) {
+    if (!acts_are(x->device, acts_key_of(in, x->n_rows))) {
+        acts_out acts = acts_reserve(x->device, *in, x->n_rows);
+        if (!acts.q) return atsi_fail(err, ATSI_FAILED, "GPU: %d input rows of %u do not fit the prepared scratch memory", x->n_rows, in->width);
+        launch_overlapping(quantise_kernel, dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows), QUANTISE_THREADS, 0, x->stream,  (const float *)in->data, in->stride, in->width, rows_aligned(*in), acts);
+    }
+    *out = acts_in_scratch(x->device, x->n_rows, in->width);
+    return ATSI_OK;
+}
+
+// ---- expert groups --------------------------------------------------------------------------------------------------------
+
+constexpr int GROUP_THREADS = EXPERTS_CAP;
+
+// Sum of the values of all lower threads; `shared`: GROUP_THREADS ints.
+__device__ inline int exclusive_sum(int v, int *shared) {
+    int inclusive = v;
+    for (int step = 1; step < GROUP_THREADS; step *= 2) {
+        shared[threadIdx.x] = inclusive;
+        __syncthreads();
+        if ((int)threadIdx.x >= step) inclusive += shared[threadIdx.x - step];
+        __syncthreads();
+    }
+    return inclusive - v;
+}
+
+// One block; thread e lays out expert e's pairs and tiles.
+__global__ void __launch_bounds__(GROUP_THREADS) group_kernel(expert_args e, uint32_t n_pairs) {
+    begin_kernel();
+    __shared__ int count[EXPERTS_CAP], next[EXPERTS_CAP], sums[GROUP_THREADS];
+    int expert = threadIdx.x;
+    count[expert] = 0;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
+        int id = e.ids[(uint64_t)(p / e.n_slots) * e.ids_stride + p % e.n_slots];
+        if (id >= 0) atomicAdd(&count[id], 1);
+    }
+    __syncthreads();
+    int n = count[expert], n_tiles = (n + MATRIX_COLS - 1) / MATRIX_COLS;
+    int first = exclusive_sum(n, sums), first_tile = exclusive_sum(n_tiles, sums);
+    next[expert] = first;
+    for (int i = 0; i < n_tiles; i++) {
+        group_tile tile = {expert, first + i * MATRIX_COLS, min(MATRIX_COLS, n - i * MATRIX_COLS)};
+        e.groups.tiles[first_tile + i] = tile;
+    }
+    if (expert == EXPERTS_CAP - 1) *e.groups.n_tiles = first_tile + n_tiles;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
+        int id = e.ids[(uint64_t)(p / e.n_slots) * e.ids_stride + p % e.n_slots];
+        if (id >= 0) e.groups.pairs[atomicAdd(&next[id], 1)] = (int)p;
+    }
+}
+
+constexpr uint64_t GROUPS_HEADER = 256; // bytes of n_tiles, padded
+
+uint64_t tiles_cap(uint64_t n_pairs, uint32_t n_experts) { return n_pairs / MATRIX_COLS + 1 + n_experts; }
+
+uint64_t groups_bytes(uint64_t n_pairs, uint32_t n_experts) {
+    return GROUPS_HEADER + tiles_cap(n_pairs, n_experts) * sizeof(struct group_tile) + n_pairs * sizeof(int32_t);
+}
+
+// Groups in scratch for this call's ids.
+enum atsi_status grouped(struct launch_ctx *x, struct expert_args *e, uint32_t n_pairs, struct atsi_error *err) {
+    const struct scratch *s = &x->device->scratch;
+    if (e->n_experts > EXPERTS_CAP || groups_bytes(n_pairs, e->n_experts) > s->groups_bytes)
+        return atsi_fail(err, ATSI_FAILED, "GPU: %u expert rows of %u experts do not fit the prepared scratch memory", n_pairs,
+                         e->n_experts);
+    uint8_t *base = s->base + s->groups_offset;
+    e->groups.n_tiles = (int32_t *)base;
+    e->groups.tiles = (struct group_tile *)(base + GROUPS_HEADER);
+    e->groups.pairs = (int32_t *)(e->groups.tiles + tiles_cap(n_pairs, e->n_experts));
+    launch_overlapping(group_kernel, 1, GROUP_THREADS, 0, x->stream, *e, n_pairs);
+    return ATSI_OK;
+}
+
+// ---- one product ----------------------------------------------------------------------------------------------------------
+
+// What dense and expert products share. n_in: rows, or pairs with e->ids.
+struct product {
+    const struct atsi_op_call *call;
+    struct expert_args experts;
+    uint32_t n_out, n_cols, n_in, in_per_row;
+    bool as_vectors;
+};
+
+enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type, struct atsi_error *err) {
+    const struct atsi_op_call *call = p->call;
+    struct tiled_args a = {};
+    ATSI_TRY(quantised(x, &call->in[0], &a.in, err));
+    a.weight = (const uint8_t *)call->tensor[0].data;
+    a.bias = (const float *)call->tensor[1].data;
+    a.out = (float *)call->out[0].data;
+    a.n_out = p->n_out;
+    a.n_cols = p->n_cols;
+    a.n_in = p->n_in;
+    a.out_stride = call->out[0].stride;
+    a.add = call->op->add;
+    a.experts = p->experts;
+    a.n_multiprocessors = x->device->n_multiprocessors;
+    if (p->as_vectors) type->vector(&a, x->stream);
+    else type->matrix(&a, x->stream);
+    return ATSI_OK;
+}
+
+void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype) {
+    const struct atsi_op_call *call = p->call;
+    struct plain_args a = {};
+    a.weight = call->tensor[0].data;
+    a.bias = (const float *)call->tensor[1].data;
+    a.in = (const float *)call->in[0].data;
+    a.out = (float *)call->out[0].data;
+    a.n_out = p->n_out;
+    a.n_cols = p->n_cols;
+    a.n_in = p->n_in;
+    a.in_stride = call->in[0].stride;
+    a.in_per_row = p->in_per_row;
+    a.out_stride = call->out[0].stride;
+    a.add = call->op->add;
+    a.experts = p->experts;
+    if (p->as_vectors) plain_vector(dtype, &a, x->stream);
+    else plain_matrix(dtype, &a, x->stream);
+}
+
+enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_error *err) {
+    const struct atsi_tensor *t = p->call->tensor[0].info;
+    const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
+    if (type) return run_tiled(x, p, type, err);
+    if (t->layout != ATSI_LAYOUT_PLAIN || !plain_supported(t->dtype))
+        return atsi_fail(err, ATSI_FAILED, "GPU: weights of type %s (tensor %s) are not supported: place them on the CPU",
+                         atsi_dtype_name(t->dtype), t->name);
+    run_plain(x, p, t->dtype);
+    return ATSI_OK;
+}
+
+} // namespace
+
+cudaError_t load_matmul(const struct atsi_program *p) {
+    static const void *const KERNELS[] = {(const void *)quantise_kernel, (const void *)group_kernel};
+    cudaError_t status = load_kernels(KERNELS);
+    for (uint32_t i = 0; i < p->n_tensors && status == cudaSuccess; i++) {
+        const struct atsi_tensor *t = &p->tensors[i];
+        const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
+        if (type) status = type->prepare();
+        else if (plain_supported(t->dtype)) status = plain_prepare(t->dtype);
+    }
+    return status;
+}
+
+enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    struct product p = {};
+    p.call = call;
+    p.n_out = call->out[0].width;
+    p.n_cols = call->in[0].width;
+    p.n_in = (uint32_t)x->n_rows;
+    p.in_per_row = 1;
+    p.as_vectors = p.n_in <= VECTOR_ROWS;
+    return run(x, &p, err);
+}
+
+enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    const struct atsi_experts_params *params = &call->op->u.experts;
+    const struct atsi_tensor *t = call->tensor[0].info;
+    struct product p = {};
+    p.call = call;
+    p.n_out = call->out[0].width / params->n_used;
+    p.n_cols = params->in_per_slot ? call->in[0].width / params->n_used : call->in[0].width;
+    p.n_in = (uint32_t)x->n_rows * params->n_used;
+    p.in_per_row = params->in_per_slot ? params->n_used : 1;
+    p.as_vectors = x->n_rows <= VECTOR_ROWS;
+    p.experts.ids = (const int32_t *)call->in[1].data;
+    p.experts.ids_stride = call->in[1].stride;
+    p.experts.n_slots = params->n_used;
+    p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
+    p.experts.n_experts = params->n_experts;
+    p.experts.weight_bytes = t->size_bytes / params->n_experts;
+    if (!p.as_vectors) ATSI_TRY(grouped(x, &p.experts, p.n_in, err));
+    return run(x, &p, err);
+}
+
+uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        bool multiplies = op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS;
+        if (!multiplies || p->tensors[op->tensor[0]].layout != ATSI_LAYOUT_TILE16) continue;
+        bool outputs = p->buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+        uint64_t bytes = acts_bytes(outputs ? n_outputs_max : n_tokens_max, op->in[0].width);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+uint64_t experts_groups_bytes(const struct atsi_program *p, uint32_t n_tokens_max) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        if (op->kind != ATSI_OP_EXPERTS) continue;
+        uint64_t bytes = groups_bytes((uint64_t)n_tokens_max * op->u.experts.n_used, op->u.experts.n_experts);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}

@@ -1,0 +1,115 @@
+// router.cu: the experts that each token uses, and their weights.
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/experts.h"
+
+namespace {
+
+constexpr int PER_LANE = 32;                  // logits a lane keeps
+static_assert(EXPERTS_CAP == WARP * PER_LANE, "a warp keeps every expert's score");
+
+struct router_args {
+    const float *logits;
+    const float *bias; // [n_experts] or NULL: counts for the selection only
+    int32_t *ids;
+    float *weights;
+    uint32_t logits_stride, ids_stride, weights_stride;
+    struct atsi_router_params p;
+};
+
+// The lane-wise best of (value, index): larger value, then smaller index. NaN never wins over a number.
+__device__ inline void warp_argmax(float &value, int &index) {
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        float v = __shfl_xor_sync(ALL_LANES, value, step);
+        int i = __shfl_xor_sync(ALL_LANES, index, step);
+        if (v > value || (v == value && i < index)) {
+            value = v;
+            index = i;
+        }
+    }
+}
+
+// A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
+__global__ void router_kernel(router_args a) {
+    begin_kernel();
+    uint64_t row = blockIdx.x;
+    int lane = threadIdx.x, n_experts = (int)a.p.n_experts, n_used = (int)a.p.n_used;
+    const float *logits = a.logits + row * a.logits_stride;
+    int32_t *ids = a.ids + row * a.ids_stride;
+    float *weights = a.weights + row * a.weights_stride;
+    float score[PER_LANE], rank[PER_LANE], largest = -INFINITY, total = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        int e = lane + k * WARP;
+        score[k] = e < n_experts ? logits[e] : -INFINITY;
+        largest = fmaxf(largest, score[k]);
+    }
+    largest = lanes_max(largest);
+    if (a.p.score == ATSI_ROUTER_SOFTMAX) {
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++) {
+            score[k] = lane + k * WARP < n_experts ? expf(score[k] - largest) : 0.0f;
+            total += score[k];
+        }
+        total = lanes_sum(total);
+    }
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        int e = lane + k * WARP;
+        if (a.p.score == ATSI_ROUTER_SOFTMAX) score[k] /= total;
+        if (a.p.score == ATSI_ROUTER_SIGMOID) score[k] = sigmoid(score[k]);
+        rank[k] = e < n_experts ? score[k] + (a.bias ? a.bias[e] : 0.0f) : -INFINITY;
+        if (e < n_experts && !(rank[k] > -3e38f)) rank[k] = -3e38f; // below every number, above a taken expert
+    }
+    float sum = 0.0f, chosen_score = 0.0f; // lane s keeps slot s's score, in rounds of 32 slots
+    for (int s = 0; s < n_used; s++) {
+        float best = -INFINITY;
+        int index = EXPERTS_CAP;
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+            if (rank[k] > best) {
+                best = rank[k];
+                index = lane + k * WARP;
+            }
+        warp_argmax(best, index);
+        float taken = 0.0f;
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+            if (index == lane + k * WARP) {
+                taken = score[k];
+                rank[k] = -INFINITY;
+            }
+        taken = __shfl_sync(ALL_LANES, taken, index % WARP);
+        // The first slot holds the largest logit, unless a bias reordered them: `largest` serves as the offset either way.
+        if (a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED) taken = expf(taken - largest);
+        sum += taken;
+        if (lane == s % WARP) chosen_score = taken;
+        if (lane == 0) ids[s] = index;
+        if (s % WARP == WARP - 1 || s == n_used - 1) {
+            int slot = s / WARP * WARP + lane;
+            if (slot <= s) weights[slot] = chosen_score;
+        }
+    }
+    __syncwarp();
+    bool divide = a.p.normalise || a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED;
+    for (int slot = lane; slot < n_used; slot += WARP)
+        weights[slot] = (divide ? weights[slot] / sum : weights[slot]) * a.p.scale;
+}
+
+} // namespace
+
+cudaError_t load_router(void) {
+    static const void *const KERNELS[] = {(const void *)router_kernel};
+    return load_kernels(KERNELS);
+}
+
+enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    const struct atsi_rows_ref &v = call->in[0], &ids = call->out[0], &w = call->out[1];
+    if (call->op->u.router.n_experts > EXPERTS_CAP)
+        return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d", call->op->u.router.n_experts,
+                         EXPERTS_CAP);
+    router_args a = {(const float *)v.data, (const float *)call->tensor[0].data, (int32_t *)ids.data, (float *)w.data,
+                     v.stride, ids.stride, w.stride, call->op->u.router};
+    launch_overlapping(router_kernel, x->n_rows, WARP, 0, x->stream, a);
+    return ATSI_OK;
+}

@@ -1,0 +1,55 @@
+// rows.cuh: which input rows a block of a matrix kernel computes, for dense products and for experts.
+#ifndef ATSI_KERNELS_CUDA_ROWS_CUH
+#define ATSI_KERNELS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/experts.h"
+
+__device__ inline int expert_of(const expert_args &e, uint32_t pair) {
+    return e.ids[(uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots];
+}
+__device__ inline float *out_of_pair(const expert_args &e, uint32_t pair, float *out, uint32_t out_stride, uint32_t n_out) {
+    return out + (uint64_t)(pair / e.n_slots) * out_stride + (uint64_t)(pair % e.n_slots) * n_out;
+}
+
+// In shared memory. Rows behind `n` repeat the last and are not written.
+struct block_rows {
+    uint32_t n;
+    int expert; // 0 for dense products
+    uint32_t in[MATRIX_COLS];
+    float *out[MATRIX_COLS];
+};
+
+// Fills `rows` for block blockIdx.x; false (for the whole block) when there is nothing to compute. Ends with a barrier.
+__device__ inline bool choose_rows(block_rows &rows, const expert_args &e, uint32_t n_in, float *out, uint32_t out_stride,
+                                   uint32_t n_out) {
+    uint32_t first = blockIdx.x * MATRIX_COLS, n = 0;
+    int expert = 0;
+    if (e.ids) {
+        if ((int)blockIdx.x >= *e.groups.n_tiles) return false;
+        group_tile tile = e.groups.tiles[blockIdx.x];
+        expert = tile.expert;
+        first = (uint32_t)tile.first;
+        n = (uint32_t)tile.n;
+    } else {
+        n = min((uint32_t)MATRIX_COLS, n_in - first);
+    }
+    for (uint32_t i = threadIdx.x; i < MATRIX_COLS; i += blockDim.x) {
+        uint32_t row = first + min(i, n - 1);
+        if (e.ids) {
+            uint32_t pair = (uint32_t)e.groups.pairs[row];
+            rows.in[i] = pair / e.in_divisor;
+            rows.out[i] = out_of_pair(e, pair, out, out_stride, n_out);
+        } else {
+            rows.in[i] = row;
+            rows.out[i] = out + (uint64_t)row * out_stride;
+        }
+    }
+    if (threadIdx.x == 0) {
+        rows.n = n;
+        rows.expert = expert;
+    }
+    __syncthreads();
+    return true;
+}
+
+#endif

@@ -1,0 +1,35 @@
+// tiled.h: products with weights in TILE16, one record of launchers a type (instances in tiled_*.cu).
+#ifndef ATSI_KERNELS_CUDA_TILED_H
+#define ATSI_KERNELS_CUDA_TILED_H
+
+#include "kernels/cuda/experts.h"
+
+// out[r] (+)= W * in[r] (+ bias), r < n_in. With experts.ids: row r is a pair, W and bias those of its expert.
+struct tiled_args {
+    const uint8_t *weight;
+    const float *bias; // [n_out] (experts: [n_experts][n_out]) or NULL
+    struct acts in;
+    float *out;
+    uint32_t n_out, n_cols, n_in, out_stride; // out_stride: floats from token to token
+    bool add;
+    struct expert_args experts;
+    const int32_t *row_ids; // embed only: [n_in]
+    int n_multiprocessors;  // vector only
+};
+
+struct tiled_type {
+    enum atsi_dtype dtype;
+    void (*vector)(const struct tiled_args *a, cudaStream_t stream); // dense: n_in <= VECTOR_ROWS; with ids: any
+    void (*matrix)(const struct tiled_args *a, cudaStream_t stream); // with ids: groups are built
+    // out[r] = scale * row row_ids[r] of the table [n_out rows, n_cols]
+    void (*embed)(const struct tiled_args *a, float scale, cudaStream_t stream);
+    cudaError_t (*prepare)(void); // loads the kernels, raises their shared-memory limits
+};
+
+// NULL when the type has no TILE16 kernels.
+const struct tiled_type *tiled_type_of(enum atsi_dtype dtype);
+
+extern const struct tiled_type TILED_Q8_0, TILED_Q4_0, TILED_Q4_1, TILED_Q5_0, TILED_Q5_1, TILED_IQ4_NL, TILED_MXFP4, TILED_Q2_K,
+    TILED_Q3_K, TILED_Q4_K, TILED_Q5_K, TILED_Q6_K, TILED_IQ4_XS;
+
+#endif
