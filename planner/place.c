@@ -389,8 +389,8 @@ static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline
     number_layers(&s->plan->program, layers);
     ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
     set_backends(s->plan, s->placement);
-    ATSI_TRY(atsi_place_predict(s->plan, s->plan->decode_times, ATSI_DECODE, 0, decode_us, err));
-    return atsi_place_predict(s->plan, s->plan->prefill_times, ATSI_PREFILL, 0, prefill_us, err);
+    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, 0, decode_us, err));
+    return atsi_place_predict(s->plan, ATSI_PREFILL, 0, prefill_us, err);
 }
 
 enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
