@@ -198,8 +198,8 @@ static enum atsi_status try_candidate(struct search *s, struct candidate *c, str
     struct atsi_solve_instance inst = instance_of(s, c, granularity);
     ATSI_TRY(atsi_solve_dp(&inst, s->placement, err));
     set_backends(s->plan, s->placement);
-    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, c->temp_bytes, &c->decode_us, err));
-    return atsi_place_predict(s->plan, ATSI_PREFILL, c->temp_bytes, &c->prefill_us, err);
+    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &c->decode_us, err));
+    return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &c->prefill_us, err);
 }
 
 static uint64_t largest_transfer(const struct search *s, enum atsi_phase phase) {
@@ -288,10 +288,10 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     out->method = c->method;
     out->streamed = c->streamed;
     out->budget = count_budget(plan, s->profile, s->options->scratch_bytes);
-    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, c->temp_bytes, &out->decode_us, err));
-    ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, c->temp_bytes, &out->prefill_us, err));
-    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, 0, &out->decode_static_us, err));
-    ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, 0, &out->prefill_static_us, err));
+    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &out->decode_us, err));
+    ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &out->prefill_us, err));
+    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, &out->decode_static_us, err));
+    ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, ATSI_POLICY_NONE, 0, &out->prefill_static_us, err));
     plan->predicted_decode_us = out->decode_us;
     plan->predicted_prefill_us = out->prefill_us;
     return ATSI_OK;
@@ -389,8 +389,8 @@ static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline
     number_layers(&s->plan->program, layers);
     ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
     set_backends(s->plan, s->placement);
-    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, 0, decode_us, err));
-    return atsi_place_predict(s->plan, ATSI_PREFILL, 0, prefill_us, err);
+    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, decode_us, err));
+    return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_NONE, 0, prefill_us, err);
 }
 
 enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct atsi_device_profile *profile,

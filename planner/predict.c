@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phase phase, uint64_t temp_bytes, double *us,
+enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phase phase,
+                                    enum atsi_schedule_policy policy, uint64_t temp_bytes, double *us,
                                     struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
     struct atsi_scheduler *scheduler = NULL;
@@ -12,8 +13,7 @@ enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phas
     atsi_round_units(plan, phase == ATSI_DECODE ? 1 : plan->limits.chunk, temp_bytes, NULL, units);
     struct atsi_schedule_instance inst = {.temp_bytes = temp_bytes, .n_units = n, .units = units};
     enum atsi_status status = atsi_scheduler_create(n, &scheduler, err);
-    if (status == ATSI_OK)
-        status = atsi_scheduler_run(scheduler, &inst, temp_bytes ? ATSI_POLICY_FIFO : ATSI_POLICY_NONE, NULL, &schedule, err);
+    if (status == ATSI_OK) status = atsi_scheduler_run(scheduler, &inst, policy, NULL, &schedule, err);
     if (status == ATSI_OK) *us = schedule.total_us;
     atsi_scheduler_free(scheduler);
     free(units);

@@ -6,9 +6,10 @@
 #include "formats/plan.h"
 #include "runtime/schedule/round_units.h"
 
-// Microseconds of a round of the plan's placement under its times, with dynamic transfer through a region of
-// temp_bytes (0: none).
-enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phase phase, uint64_t temp_bytes, double *us,
+// Microseconds of a round of the plan's placement under its times, with dynamic transfer as `policy` decides it, through a
+// region of temp_bytes.
+enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phase phase,
+                                    enum atsi_schedule_policy policy, uint64_t temp_bytes, double *us,
                                     struct atsi_error *err);
 
 #endif
