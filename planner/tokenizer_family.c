@@ -68,7 +68,7 @@ static const struct atsi_tokenizer_family families[] = {
      .add_bos = true},
     {.names = "dbrx smaug-bpe", .patterns = {GPT4("\\p{N}{1,3}")}},
     {.names = "glm4 chatglm-bpe", .patterns = {GPT4("\\p{N}{1,3}")}},
-    {.names = "qwen2 deepseek-r1-qwen megrez", .patterns = {GPT4("\\p{N}")}, .nfc = true},
+    {.names = "qwen2 deepseek-r1-qwen", .patterns = {GPT4("\\p{N}")}, .nfc = true},
     {.names = "qwen35", .patterns = {QWEN35}, .nfc = true},
     {.names = "gpt-4o llama4", .patterns = {CASED(SUFFIX "?", "\\p{N}{1,3}")}},
     {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .add_bos = true},
