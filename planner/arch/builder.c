@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
+#include "kernels/matmul.h"
 
 void atsi_build_fail(struct atsi_builder *b, enum atsi_status status, const char *format, ...) {
     if (b->status != ATSI_OK) return;
@@ -134,7 +134,7 @@ static int32_t add_weight(struct atsi_builder *b, enum atsi_need need, const cha
     }
     tensor.dtype = source->dtype;
     tensor.layout = atsi_layout_of(source->dtype);
-    if (!atsi_layout_supported(tensor.dtype, tensor.layout) || !atsi_dequant_supported(tensor.dtype)) {
+    if (atsi_matmul_input(tensor.dtype) == ATSI_INPUT_UNSUPPORTED) {
         atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: no kernel computes with type %s (%d)", tensor.name,
                         atsi_dtype_name(source->dtype), (int)source->dtype);
         free(row_order);

@@ -1,0 +1,44 @@
+// support_table: prints docs/models.md, the families and types that this version knows, from the tables of the code.
+#include <stdio.h>
+
+#include "kernels/layout.h"
+#include "kernels/matmul.h"
+#include "planner/arch/families.h"
+
+static void print_families(void) {
+    printf("## Families\n\n| `general.architecture` | models |\n|---|---|\n");
+    for (size_t i = 0; atsi_family_at(i); i++)
+        printf("| `%s` | %s |\n", atsi_family_at(i)->arch, atsi_family_at(i)->examples);
+    printf("\nEvery family runs on every device: the plan is made of operations that all of them have.\n\n");
+}
+
+static const char *input_text(enum atsi_input_kind kind) { return kind == ATSI_INPUT_INT8 ? "int8" : "float32"; }
+
+static void print_types(void) {
+    printf("## Types of matrices\n\n| type | bits a weight | layout in a plan | activations that it meets "
+           "|\n|---|---|---|---|\n");
+    for (uint32_t id = 0; id < ATSI_DTYPE_LIMIT; id++) {
+        const struct atsi_dtype_info *info = atsi_dtype_info(id);
+        enum atsi_input_kind input = info ? atsi_matmul_input((enum atsi_dtype)id) : ATSI_INPUT_UNSUPPORTED;
+        if (input == ATSI_INPUT_UNSUPPORTED) continue;
+        printf("| %s | %.4g | %s | %s |\n", info->name, 8.0 * info->block_bytes / info->block_elems,
+               atsi_layout_name(atsi_layout_of((enum atsi_dtype)id)), input_text(input));
+    }
+    printf("\nKnown by size only, refused with their name when a model uses them:");
+    const char *before = " ";
+    for (uint32_t id = 0; id < ATSI_DTYPE_LIMIT; id++) {
+        const struct atsi_dtype_info *info = atsi_dtype_info(id);
+        if (!info || atsi_matmul_input((enum atsi_dtype)id) != ATSI_INPUT_UNSUPPORTED) continue;
+        printf("%s%s", before, info->name);
+        before = ", ";
+    }
+    printf(".\n");
+}
+
+int main(void) {
+    printf("# Models and types\n\nMade by `build/tools/support_table > docs/models.md`; `make check` compares it with "
+           "the code.\n\n");
+    print_families();
+    print_types();
+    return 0;
+}
