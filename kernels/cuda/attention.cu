@@ -20,15 +20,14 @@ __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
             for (int i = 0; i < 4 && i < n; i++) ((__half *)dst)[d + i] = __float2half_rn(values[i]);
         } else {
             float largest = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-            float scale = __fdiv_rn(largest, 127.0f), inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
+            __half scale = __float2half_rn(__fdiv_rn(largest, 127.0f));
+            float inverse = __half2float(scale) > 0.0f ? __fdiv_rn(1.0f, __half2float(scale)) : 0.0f;
             if (n <= 0) continue;
             uint8_t *block = dst + d / 32 * Q8_BYTES;
-            if (d % 32 == 0) *(__half *)block = __float2half_rn(scale);
+            if (d % 32 == 0) *(__half *)block = scale;
             int8_t *q = (int8_t *)block + 2 + d % 32;
-            q[0] = (int8_t)__float2int_rn(v.x * inverse);
-            q[1] = (int8_t)__float2int_rn(v.y * inverse);
-            q[2] = (int8_t)__float2int_rn(v.z * inverse);
-            q[3] = (int8_t)__float2int_rn(v.w * inverse);
+            const float values[4] = {v.x, v.y, v.z, v.w};
+            for (int i = 0; i < 4; i++) q[i] = (int8_t)__float2int_rn(fminf(fmaxf(values[i] * inverse, -127.0f), 127.0f));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/internal.h"
 
-constexpr int MATRIX_COLS = 64; // input rows that a block of a matrix kernel computes at a time
+constexpr int MATRIX_COLS = 64; // input rows of an expert that a block of a matrix kernel computes
 constexpr int EXPERTS_CAP = 1024;
 
 // A piece of one expert's work: pairs[first .. first + n), n <= MATRIX_COLS.
@@ -28,9 +28,9 @@ struct expert_args {
     struct expert_groups groups; // matrix kernels only
 };
 
-// Blocks of MATRIX_COLS rows that may be needed: experts may each leave one partly filled.
-static inline uint32_t n_row_blocks(const struct expert_args &e, uint32_t n_in) {
-    return ceil_div(n_in, MATRIX_COLS) + (e.ids ? e.n_experts : 0);
+// Blocks of n_cols input rows that may be needed: experts may each leave one partly filled.
+static inline uint32_t n_row_blocks(const struct expert_args &e, uint32_t n_in, uint32_t n_cols) {
+    return ceil_div(n_in, n_cols) + (e.ids ? e.n_experts : 0);
 }
 
 #endif

@@ -111,7 +111,7 @@ cudaError_t load_attention(const struct atsi_program *p);
 enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 uint64_t attention_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
 // matmul.cu
-cudaError_t load_matmul(const struct atsi_program *p);
+cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *p);
 enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max);

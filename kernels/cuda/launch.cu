@@ -73,13 +73,13 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
 }
 
 // A program loads the kernels of its own types only: modules take memory on the card.
-static cudaError_t load_all(const struct atsi_program *p) {
+static cudaError_t load_all(const struct cuda_device *d, const struct atsi_program *p) {
     cudaError_t (*const parts[])(void) = {load_elementwise, load_norm, load_router, load_recurrent};
     cudaError_t status = cudaSuccess;
     for (cudaError_t (*load)(void) : parts)
         if (status == cudaSuccess) status = load();
     if (status == cudaSuccess) status = load_attention(p);
-    return status == cudaSuccess ? load_matmul(p) : status;
+    return status == cudaSuccess ? load_matmul(d, p) : status;
 }
 
 enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_program *p, uint32_t n_tokens_max,
@@ -95,5 +95,5 @@ enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_progra
     if (planned.size_bytes != 0) ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
     d->scratch = planned;
     d->scratch.base = (uint8_t *)memory;
-    return cuda_check(d, load_all(p), "loading kernels", err);
+    return cuda_check(d, load_all(d, p), "loading kernels", err);
 }

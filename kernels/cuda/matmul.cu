@@ -118,6 +118,7 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     a.add = call->op->add;
     a.experts = p->experts;
     a.n_multiprocessors = x->device->n_multiprocessors;
+    a.max_shared_bytes = x->device->max_shared_bytes;
     if (p->as_vectors) type->vector(&a, x->stream);
     else type->matrix(&a, x->stream);
     return ATSI_OK;
@@ -155,13 +156,13 @@ enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_
 
 } // namespace
 
-cudaError_t load_matmul(const struct atsi_program *p) {
+cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *p) {
     static const void *const KERNELS[] = {(const void *)quantise_kernel, (const void *)group_kernel};
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_tensors && status == cudaSuccess; i++) {
         const struct atsi_tensor *t = &p->tensors[i];
         const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
-        if (type) status = type->prepare();
+        if (type) status = type->prepare(d->max_shared_bytes);
         else if (plain_supported(t->dtype)) status = plain_prepare(t->dtype);
     }
     return status;

@@ -108,6 +108,15 @@ __device__ inline void copy16_async(void *shared, const void *global) {
     *(uint4 *)shared = *(const uint4 *)global;
 #endif
 }
+// The same with 8 bytes.
+__device__ inline void copy8_async(void *shared, const void *global) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(global) : "memory");
+#else
+    *(uint2 *)shared = *(const uint2 *)global;
+#endif
+}
 __device__ inline void copy_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

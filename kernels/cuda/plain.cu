@@ -189,7 +189,7 @@ template <class T> struct chunk_data {
     static constexpr int STEP = MATRIX_THREADS / CHUNK;
     T weight[BLOCK_ROWS / STEP];
     float in[MATRIX_COLS / STEP];
-    __device__ void load(const plain_args &a, const T *matrix, const block_rows &rows, uint32_t first_row, uint32_t first) {
+    __device__ void load(const plain_args &a, const T *matrix, const block_rows<MATRIX_COLS> &rows, uint32_t first_row, uint32_t first) {
         uint32_t column = first + threadIdx.x % CHUNK, r = threadIdx.x / CHUNK;
         bool valid = column < a.n_cols;
 #pragma unroll
@@ -214,7 +214,7 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
     begin_kernel();
     constexpr bool EXACT_WEIGHT = sizeof(T) == 2; // half and bfloat16 fit TF32
     __shared__ matrix_shared sh;
-    __shared__ block_rows rows;
+    __shared__ block_rows<MATRIX_COLS> rows;
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
     const T *weight = (const T *)a.weight + (uint64_t)rows.expert * a.n_out * a.n_cols;
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
@@ -244,7 +244,7 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
 }
 
 template <class T> void launch_matrix(const plain_args &a, cudaStream_t stream) {
-    dim3 grid(n_row_blocks(a.experts, a.n_in), ceil_div(a.n_out, BLOCK_ROWS));
+    dim3 grid(n_row_blocks(a.experts, a.n_in, MATRIX_COLS), ceil_div(a.n_out, BLOCK_ROWS));
     launch_overlapping(matrix_kernel<T>, grid, MATRIX_THREADS, 0, stream, a);
 }
 

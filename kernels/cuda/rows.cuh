@@ -12,17 +12,18 @@ __device__ inline float *out_of_pair(const expert_args &e, uint32_t pair, float 
 }
 
 // In shared memory. Rows behind `n` repeat the last and are not written.
-struct block_rows {
+template <int COLS> struct block_rows {
     uint32_t n;
     int expert; // 0 for dense products
-    uint32_t in[MATRIX_COLS];
-    float *out[MATRIX_COLS];
+    uint32_t in[COLS];
+    float *out[COLS];
 };
 
-// Fills `rows` for block blockIdx.x; false (for the whole block) when there is nothing to compute. Ends with a barrier.
-__device__ inline bool choose_rows(block_rows &rows, const expert_args &e, uint32_t n_in, float *out, uint32_t out_stride,
+// Experts need COLS to be MATRIX_COLS. Fills `rows` for block blockIdx.x; false (for the whole block) when there is nothing to compute. Ends with a barrier.
+template <int COLS>
+__device__ inline bool choose_rows(block_rows<COLS> &rows, const expert_args &e, uint32_t n_in, float *out, uint32_t out_stride,
                                    uint32_t n_out) {
-    uint32_t first = blockIdx.x * MATRIX_COLS, n = 0;
+    uint32_t first = blockIdx.x * COLS, n = 0;
     int expert = 0;
     if (e.ids) {
         if ((int)blockIdx.x >= *e.groups.n_tiles) return false;
@@ -31,9 +32,9 @@ __device__ inline bool choose_rows(block_rows &rows, const expert_args &e, uint3
         first = (uint32_t)tile.first;
         n = (uint32_t)tile.n;
     } else {
-        n = min((uint32_t)MATRIX_COLS, n_in - first);
+        n = min((uint32_t)COLS, n_in - first);
     }
-    for (uint32_t i = threadIdx.x; i < MATRIX_COLS; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < COLS; i += blockDim.x) {
         uint32_t row = first + min(i, n - 1);
         if (e.ids) {
             uint32_t pair = (uint32_t)e.groups.pairs[row];

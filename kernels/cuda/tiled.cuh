@@ -284,62 +284,91 @@ template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t s
 
 // ---- many input rows ------------------------------------------------------------------------------------------------------
 
-constexpr int MATRIX_THREADS = 8 * WARP;
-constexpr int MATRIX_TILES = 8;   // tiles of 16 weight rows of a block: 4 warp rows of 2
-constexpr int CHUNK_SPANS = 8;    // columns go through shared memory 256 at a time
+constexpr int MATRIX_TILES = 8;                    // tiles of 16 weight rows of a block
+constexpr int MATRIX_ROWS = MATRIX_TILES * ATSI_TILE_ROWS;
+constexpr int CHUNK_SPANS = 8;                     // columns go through shared memory 256 at a time
 constexpr int CHUNK_COLS = 32 * CHUNK_SPANS;
-constexpr int IN_STRIDE = CHUNK_COLS + 16; // bytes of an input row in shared memory: 8 rows fall into different banks
-constexpr int WARP_COLS = MATRIX_COLS / 2, WARP_N_TILES = WARP_COLS / 8;
+constexpr int IN_STRIDE = CHUNK_COLS + 16;         // bytes of an input row in shared memory: 8 rows fall into different banks
+constexpr int WARP_N_TILES = 4;                    // a warp computes 2 tiles of weight rows by 4 times 8 input rows
+constexpr int WARP_COLS = 8 * WARP_N_TILES;
 
-template <class W> struct matrix_shared {
+// COLS: input rows of a block, 64 or 128; a warp for 32 weight rows and 32 input rows.
+template <int COLS> constexpr int matrix_threads = COLS / WARP_COLS * (MATRIX_TILES / 2) * WARP;
+
+// One chunk as it comes from memory.
+template <class W, int COLS> struct matrix_stage {
     static constexpr int TILE_CHUNK = W::TILE_BYTES * (CHUNK_SPANS / W::BLOCK_SPANS);
     uint8_t weight[MATRIX_TILES][TILE_CHUNK];
-    int8_t in[MATRIX_COLS][IN_STRIDE];
-    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_TILES * ATSI_TILE_ROWS]; // scales, then mins
-    column<W> columns[CHUNK_SPANS][MATRIX_COLS];
+    int8_t in[COLS][IN_STRIDE];
+    act_meta meta[COLS][CHUNK_SPANS];
 };
+// What the chunk in work is scaled with, and behind it the stages: two where they fit, so that one loads while the other is used.
+template <class W, int COLS> struct matrix_shared {
+    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_ROWS]; // scales, then mins
+    column<W> columns[CHUNK_SPANS][COLS];
+    matrix_stage<W, COLS> stages[1];
+};
+template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stages) {
+    return sizeof(matrix_shared<W, COLS>) + (size_t)(n_stages - 1) * sizeof(matrix_stage<W, COLS>);
+}
 
-// Copies columns [first_span, first_span + n_spans) of weights and inputs, and unpacks the scales.
-template <class W>
-__device__ inline void matrix_load(matrix_shared<W> &sh, const tiled_args &a, const block_rows &rows, uint32_t first_tile,
+// Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
+template <class W, int COLS>
+__device__ inline void matrix_load(matrix_stage<W, COLS> &to, const tiled_args &a, const block_rows<COLS> &rows, uint32_t first_tile,
                                    uint32_t last_tile, uint32_t first_span, uint32_t n_spans) {
-    uint32_t row_spans = a.n_cols / 32, units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
-    uint64_t tile_bytes = (uint64_t)(row_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
-    for (int i = 0; i < MATRIX_TILES; i++) {
-        const uint8_t *src = block_of<W>(a.weight + min(first_tile + i, last_tile) * tile_bytes, first_span);
-        for (uint32_t u = threadIdx.x; u < units; u += MATRIX_THREADS) copy16_async(&sh.weight[i][16 * u], src + 16 * u);
+    constexpr int THREADS = matrix_threads<COLS>, UNITS = matrix_stage<W, COLS>::TILE_CHUNK / 16;
+    uint32_t row_spans = a.n_cols / 32, n_units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
+    uint32_t tile_units = row_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
+    const uint4 *weight = (const uint4 *)block_of<W>(a.weight, first_span);
+#pragma unroll
+    for (int i = 0; i < (MATRIX_TILES * UNITS + THREADS - 1) / THREADS; i++) {
+        uint32_t u = threadIdx.x + i * THREADS, tile = u / UNITS, at = u % UNITS;
+        if (tile < MATRIX_TILES && at < n_units)
+            copy16_async(&to.weight[tile][16 * at], weight + (uint64_t)min(first_tile + tile, last_tile) * tile_units + at);
     }
-    for (uint32_t u = threadIdx.x; u < MATRIX_COLS * CHUNK_COLS / 16; u += MATRIX_THREADS) {
-        uint32_t row = u / (CHUNK_COLS / 16), at = u % (CHUNK_COLS / 16);
-        if (at < 2 * n_spans)
-            copy16_async(&sh.in[row][16 * at], a.in.q + (uint64_t)rows.in[row] * a.n_cols + 32 * first_span + 16 * at);
+    const int8_t *in = a.in.q + 32 * first_span;
+#pragma unroll
+    for (int i = 0; i < COLS * CHUNK_COLS / 16 / THREADS; i++) {
+        uint32_t u = threadIdx.x + i * THREADS, row = u / (CHUNK_COLS / 16), at = u % (CHUNK_COLS / 16);
+        if (at < 2 * n_spans) copy16_async(&to.in[row][16 * at], in + (uint64_t)rows.in[row] * a.n_cols + 16 * at);
+    }
+    const act_meta *meta = a.in.meta + first_span;
+#pragma unroll
+    for (int i = 0; i < COLS * CHUNK_SPANS / THREADS; i++) {
+        uint32_t u = threadIdx.x + i * THREADS, row = u / CHUNK_SPANS, at = u % CHUNK_SPANS;
+        if (at < n_spans) copy8_async(&to.meta[row][at], meta + (uint64_t)rows.in[row] * row_spans + at);
     }
     copy_commit();
-    for (uint32_t u = threadIdx.x; u < MATRIX_COLS * CHUNK_SPANS; u += MATRIX_THREADS) {
-        uint32_t row = u / CHUNK_SPANS, at = u % CHUNK_SPANS;
-        if (at < n_spans) sh.columns[at][row].set(a.in.meta[(uint64_t)rows.in[row] * row_spans + first_span + at]);
+}
+
+// Scales of all rows and columns of a chunk, once for all warps.
+template <class W, int COLS>
+__device__ inline void matrix_unpack(matrix_shared<W, COLS> &sh, const matrix_stage<W, COLS> &from, uint32_t n_spans) {
+    constexpr int THREADS = matrix_threads<COLS>;
+#pragma unroll
+    for (int i = 0; i < COLS * CHUNK_SPANS / THREADS; i++) {
+        uint32_t u = threadIdx.x + i * THREADS, row = u % COLS, at = u / COLS;
+        if (at < n_spans) sh.columns[at][row].set(from.meta[row][at]);
     }
-    for (uint32_t u = threadIdx.x; u < MATRIX_TILES * CHUNK_SPANS * 8; u += MATRIX_THREADS) { // rows 2g, 2g + 1 of a tile
-        uint32_t g = u % 8, at = u / 8 % CHUNK_SPANS, tile = u / (8 * CHUNK_SPANS), span = first_span + at;
+#pragma unroll
+    for (int i = 0; i < MATRIX_TILES * CHUNK_SPANS * 8 / THREADS; i++) { // rows 2g, 2g + 1 of a tile
+        uint32_t u = threadIdx.x + i * THREADS, g = u % 8, tile = u / 8 % MATRIX_TILES, at = u / (8 * MATRIX_TILES);
         if (at >= n_spans) continue;
         typename W::packed_scales packed;
         span_scales s;
-        packed.load(block_of<W>(a.weight + min(first_tile + tile, last_tile) * tile_bytes, span), (int)(span % W::BLOCK_SPANS), (int)g);
+        packed.load(&from.weight[tile][at / W::BLOCK_SPANS * W::TILE_BYTES], (int)(at % W::BLOCK_SPANS), (int)g);
         packed.unpack(s);
+        uint32_t row = tile * ATSI_TILE_ROWS + 2 * g;
 #pragma unroll
-        for (int row = 0; row < 2; row++) {
-            uint32_t to = tile * ATSI_TILE_ROWS + 2 * g + row;
+        for (int h = 0; h < W::SCALES; h++) *(float2 *)&sh.scale[at][h][row] = make_float2(s.scale[0][h], s.scale[1][h]);
 #pragma unroll
-            for (int h = 0; h < W::SCALES; h++) sh.scale[at][h][to] = s.scale[row][h];
-#pragma unroll
-            for (int h = 0; h < W::MINS; h++) sh.scale[at][W::SCALES + h][to] = s.min[row][h];
-        }
+        for (int h = 0; h < W::MINS; h++)
+            *(float2 *)&sh.scale[at][W::SCALES + h][row] = make_float2(s.min[0][h], s.min[1][h]);
     }
-    copy_wait<0>();
 }
 
-template <class W>
-__device__ inline void read_scales(span_scales &s, const matrix_shared<W> &sh, int span, int row) {
+template <class W, int COLS>
+__device__ inline void read_scales(span_scales &s, const matrix_shared<W, COLS> &sh, int span, int row) {
 #pragma unroll
     for (int h = 0; h < W::SCALES + W::MINS; h++) {
         float2 v = *(const float2 *)&sh.scale[span][h][row];
@@ -348,15 +377,15 @@ __device__ inline void read_scales(span_scales &s, const matrix_shared<W> &sh, i
     }
 }
 
-template <class W>
-__device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W> &sh, int step, int warp_row,
-                                   int warp_col, int lane) {
+template <class W, int COLS>
+__device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W, COLS> &sh,
+                                   const matrix_stage<W, COLS> &stage, int step, int warp_row, int warp_col, int lane) {
     constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::STEP_SPANS;
     int g = lane / 4, t = lane % 4;
     typename W::words words[2];
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        words[m].load(&sh.weight[2 * warp_row + m][step / BLOCK_STEPS * W::TILE_BYTES], step % BLOCK_STEPS, g, t);
+        words[m].load(&stage.weight[2 * warp_row + m][step / BLOCK_STEPS * W::TILE_BYTES], step % BLOCK_STEPS, g, t);
 #pragma unroll
     for (int i = 0; i < W::STEP_SPANS; i++) {
         int at = step * W::STEP_SPANS + i;
@@ -365,7 +394,7 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
         for (int n = 0; n < WARP_N_TILES; n += 2) { // two 8-row tiles of 32 bytes: matrices (tile, half)
             uint32_t v[4];
             int row = warp_col * WARP_COLS + 8 * (n + lane / 16) + lane % 8;
-            load_matrices(v, &sh.in[row][32 * at + 16 * (lane / 8 % 2)]);
+            load_matrices(v, &stage.in[row][32 * at + 16 * (lane / 8 % 2)]);
             b[n][0] = v[0];
             b[n][1] = v[1];
             b[n + 1][0] = v[2];
@@ -376,7 +405,7 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             words[m].codes(i, codes[m]);
-            read_scales<W>(s[m], sh, at, (2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g);
+            read_scales<W, COLS>(s[m], sh, at, (2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g);
         }
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n++) {
@@ -395,24 +424,10 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
     }
 }
 
-// x: 64 input rows, so that neighbouring blocks read the same weights; y: 128 weight rows.
-template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_kernel(tiled_args a) {
-    begin_kernel();
-    extern __shared__ __align__(16) uint8_t dynamic[];
-    matrix_shared<W> &sh = *(matrix_shared<W> *)dynamic;
-    __shared__ block_rows rows;
-    if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
-    move_to_expert(a, rows.expert);
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4, t = lane % 4;
-    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS, n_spans = a.n_cols / 32;
-    float acc[2][WARP_N_TILES][2][2] = {};
-    for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {
-        uint32_t n = min((uint32_t)CHUNK_SPANS, n_spans - first);
-        matrix_load<W>(sh, a, rows, first_tile, last_tile, first, n);
-        __syncthreads();
-        for (int step = 0; step < (int)(n / W::STEP_SPANS); step++) matrix_step<W>(acc, sh, step, warp_row, warp_col, lane);
-        __syncthreads();
-    }
+template <int COLS>
+__device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_args &a, const block_rows<COLS> &rows,
+                                    uint32_t first_tile, int warp_row, int warp_col, int lane) {
+    int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -432,9 +447,62 @@ template <class W> __global__ void __launch_bounds__(MATRIX_THREADS, 2) matrix_k
         }
 }
 
+// x: COLS input rows, so that neighbouring blocks read the same weights; y: 128 weight rows.
+template <class W, int COLS>
+__global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kernel(tiled_args a, int n_stages) {
+    begin_kernel();
+    extern __shared__ __align__(16) uint8_t dynamic[];
+    matrix_shared<W, COLS> &sh = *(matrix_shared<W, COLS> *)dynamic;
+    __shared__ block_rows<COLS> rows;
+    if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
+    move_to_expert(a, rows.expert);
+    constexpr int COL_WARPS = COLS / WARP_COLS;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / COL_WARPS, warp_col = warp % COL_WARPS, stage = 0;
+    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS, n_spans = a.n_cols / 32;
+    float acc[2][WARP_N_TILES][2][2] = {};
+    auto load = [&](int to, uint32_t first) {
+        matrix_load<W, COLS>(sh.stages[to], a, rows, first_tile, last_tile, first, min((uint32_t)CHUNK_SPANS, n_spans - first));
+    };
+    load(0, 0);
+    for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {
+        uint32_t n = min((uint32_t)CHUNK_SPANS, n_spans - first), next = first + CHUNK_SPANS;
+        if (n_stages == 2 && next < n_spans) {
+            load(stage ^ 1, next);
+            copy_wait<1>();
+        } else {
+            copy_wait<0>();
+        }
+        __syncthreads();
+        matrix_unpack<W, COLS>(sh, sh.stages[stage], n);
+        __syncthreads();
+        for (int step = 0; step < (int)(n / W::STEP_SPANS); step++)
+            matrix_step<W, COLS>(acc, sh, sh.stages[stage], step, warp_row, warp_col, lane);
+        __syncthreads();
+        if (n_stages == 2) stage ^= 1;
+        else if (next < n_spans) load(0, next);
+    }
+    matrix_store<COLS>(acc, a, rows, first_tile, warp_row, warp_col, lane);
+}
+
+template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t stream) {
+    int n_stages = matrix_shared_bytes<W, COLS>(2) <= (size_t)a.max_shared_bytes ? 2 : 1;
+    dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.n_out, MATRIX_ROWS));
+    launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages), stream, a, n_stages);
+}
+
+// Blocks of 128 input rows move fewest bytes; blocks of 64 fill the card where there are few, and waste less of an expert's rows.
 template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
-    dim3 grid(n_row_blocks(a->experts, a->n_in), ceil_div(a->n_out, MATRIX_TILES * ATSI_TILE_ROWS));
-    launch_overlapping(matrix_kernel<W>, grid, MATRIX_THREADS, sizeof(matrix_shared<W>), stream, *a);
+    uint64_t n_wide = (uint64_t)ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS);
+    bool wide = !a->experts.ids && n_wide >= (uint64_t)a->n_multiprocessors &&
+                matrix_shared_bytes<W, 128>(1) <= (size_t)a->max_shared_bytes;
+    if (wide) run_matrix<W, 128>(*a, stream);
+    else run_matrix<W, MATRIX_COLS>(*a, stream);
+}
+
+template <class W, int COLS> cudaError_t prepare_matrix(int max_shared_bytes) {
+    size_t wanted = matrix_shared_bytes<W, COLS>(matrix_shared_bytes<W, COLS>(2) <= (size_t)max_shared_bytes ? 2 : 1);
+    if (wanted > (size_t)max_shared_bytes) return cudaSuccess; // never launched
+    return cudaFuncSetAttribute(matrix_kernel<W, COLS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)wanted);
 }
 
 // ---- rows of a table ------------------------------------------------------------------------------------------------------
@@ -479,14 +547,14 @@ template <class W> void launch_tiled_embed(const struct tiled_args *a, float sca
     launch_overlapping(embed_kernel<W>, grid, THREADS, 0, stream, *a, scale);
 }
 
-template <class W> cudaError_t prepare_tiled(void) {
+template <class W> cudaError_t prepare_tiled(int max_shared_bytes) {
     static const void *const KERNELS[] = {(const void *)vector_kernel<W, 1, true>,  (const void *)vector_kernel<W, 1, false>,
                                           (const void *)vector_kernel<W, 2, false>, (const void *)vector_kernel<W, 4, false>,
-                                          (const void *)vector_kernel<W, 8, false>, (const void *)matrix_kernel<W>,
-                                          (const void *)embed_kernel<W>};
+                                          (const void *)vector_kernel<W, 8, false>, (const void *)matrix_kernel<W, 128>,
+                                          (const void *)matrix_kernel<W, MATRIX_COLS>, (const void *)embed_kernel<W>};
     cudaError_t status = load_kernels(KERNELS);
-    if (status != cudaSuccess) return status;
-    return cudaFuncSetAttribute(matrix_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(matrix_shared<W>));
+    if (status == cudaSuccess) status = prepare_matrix<W, MATRIX_COLS>(max_shared_bytes);
+    return status == cudaSuccess ? prepare_matrix<W, 128>(max_shared_bytes) : status;
 }
 
 #define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                                                       \

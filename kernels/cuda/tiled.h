@@ -14,7 +14,7 @@ struct tiled_args {
     bool add;
     struct expert_args experts;
     const int32_t *row_ids; // embed only: [n_in]
-    int n_multiprocessors;  // vector only
+    int n_multiprocessors, max_shared_bytes; // of the card
 };
 
 struct tiled_type {
@@ -23,7 +23,7 @@ struct tiled_type {
     void (*matrix)(const struct tiled_args *a, cudaStream_t stream); // with ids: groups are built
     // out[r] = scale * row row_ids[r] of the table [n_out rows, n_cols]
     void (*embed)(const struct tiled_args *a, float scale, cudaStream_t stream);
-    cudaError_t (*prepare)(void); // loads the kernels, raises their shared-memory limits
+    cudaError_t (*prepare)(int max_shared_bytes); // loads the kernels, raises their shared-memory limits
 };
 
 // NULL when the type has no TILE16 kernels.

@@ -319,9 +319,10 @@ struct weight_q6_k {
         __device__ void load(const uint8_t *block, int step, int g, int t) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                low[h] = word_pair(block + ATSI_TILE_Q6_K_QL, 16 * step + 4 * h + t, g);
-                low[2 + h] = word_pair(block + ATSI_TILE_Q6_K_QL, 16 * step + 8 + 4 * h + t, g);
-                top[h] = word_pair(block + ATSI_TILE_Q6_K_QH, 8 * step + 4 * h + t, g);
+                const uint8_t *triple = block + ATSI_TILE_Q6_K_QS + 64 * 3 * (8 * step + 4 * h + t);
+                low[h] = word_pair(triple, 0, g);
+                low[2 + h] = word_pair(triple, 1, g);
+                top[h] = word_pair(triple, 2, g);
             }
         }
         __device__ static uint32_t code(uint32_t low, uint32_t top, int i) {
