@@ -4,10 +4,12 @@
 // The bodies are written in the words of the header above.
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/matmul_tiles.h"
+#include "kernels/cpu/matmul_grid.h"
 #include "kernels/cpu/act_quant.h"
 
 void atsi_matmul_fill_avx512(struct atsi_matmul_kernels *k) {
     k->quantise = atsi_act_quantise_avx512;
     fill_float_types(k);
     fill_tile_types(k);
+    fill_grid_types(k);
 }

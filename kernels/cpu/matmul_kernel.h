@@ -7,7 +7,8 @@
 //     X_MINS       MINS_NONE, MINS_FLOAT (one for 32 columns) or MINS_PAIR (Q2_K)
 //     X_WIDE       1 when weights need all 8 bits (v_dot_wide)
 //     X_RUN        words whose 16-bit pair sums cannot overflow: 2 * 127 * largest weight * X_RUN < 2^15
-// It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens.
+//     X_LAYOUT     1 for a packed type, 0 for a form that exists only while a kernel runs
+// It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
 
 #define X_PASTE_(a, b)  a##b
 #define X_PASTE(a, b)   X_PASTE_(a, b)
@@ -87,7 +88,7 @@ INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct at
 #pragma GCC unroll 8
     for (int t = 0; t < n_tokens; t++) {
         x[t] = rows[t];
-        for (int half = 0; half < HALVES; half++) acc[half][t] = vf_zero();
+        for (int half = 0; half < HALVES; half++) acc[half][t] = vf_load(sums + ATSI_TILE_ROWS * t + LANES * half);
     }
     for (size_t i_x = 0; i_x < n_blocks * X_SUBS; i_x += X_SUBS, block += X_BYTES) {
         struct scratch scratch;
@@ -125,9 +126,11 @@ static const struct tile_kernels X_NAME(_tiles) = {
     },
 };
 
+#if X_LAYOUT
 static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end) {
     run_tiles(&X_NAME(_tiles), args, tile_begin, tile_end);
 }
+#endif
 
 #undef X_INSTANCE
 #undef X_NAME
@@ -141,3 +144,4 @@ static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_b
 #undef X_MINS
 #undef X_WIDE
 #undef X_RUN
+#undef X_LAYOUT

@@ -13,7 +13,7 @@
 
 enum { TOKEN_BLOCK = 64 }; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
 
-// sums[token][16 rows] of a tile for 1, 2, 4 or 8 tokens.
+// sums[token][16 rows] += the blocks of a tile times the inputs, for 1, 2, 4 or 8 tokens.
 typedef void tile_fn(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums);
 
 struct tile_kernels {
@@ -39,15 +39,21 @@ static inline void store_tile(const struct atsi_matmul_args *a, uint32_t row, co
     }
 }
 
+// The largest group of tokens, as a power of two, that n_left fill.
+static inline int tokens_log2(uint32_t n_left) {
+    int log2 = TOKENS_MAX == 8 ? 3 : 2;
+    while ((1u << log2) > n_left) log2--;
+    return log2;
+}
+
 static inline void run_tile(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t i_tile, uint32_t t, uint32_t t_end) {
     size_t n_blocks = a->n_cols / k->block_cols;
     const uint8_t *tile = (const uint8_t *)a->weight + (size_t)i_tile * n_blocks * k->block_bytes;
     while (t < t_end) {
-        int log2 = TOKENS_MAX == 8 ? 3 : 2;
-        while ((1u << log2) > t_end - t) log2--;
+        int log2 = tokens_log2(t_end - t);
         uint32_t n = 1u << log2;
         const struct atsi_act_block *rows[TOKENS_MAX];
-        float sums[TOKENS_MAX * ATSI_TILE_ROWS] __attribute__((aligned(64)));
+        float sums[TOKENS_MAX * ATSI_TILE_ROWS] __attribute__((aligned(64))) = {0};
         for (uint32_t i = 0; i < n; i++) rows[i] = atsi_matmul_in_row(a, t + i);
         k->run[log2](tile, n_blocks, rows, sums);
         for (uint32_t i = 0; i < n; i++)
@@ -71,6 +77,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q4_0
@@ -81,6 +88,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    8
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q4_1
@@ -91,6 +99,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    8
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q5_0
@@ -101,6 +110,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q5_1
@@ -111,6 +121,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        iq4_nl
@@ -121,6 +132,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        mxfp4
@@ -131,6 +143,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q2_k
@@ -141,6 +154,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_PAIR
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q3_k
@@ -151,6 +165,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q4_k
@@ -161,6 +176,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    8
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q5_k
@@ -171,6 +187,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    4
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        q6_k
@@ -181,6 +198,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    2
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        iq4_xs
@@ -191,6 +209,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
 static void fill_tile_types(struct atsi_matmul_kernels *k) {

@@ -20,7 +20,7 @@ struct atsi_quant_block {
 struct atsi_quant_type {
     uint16_t block_bytes;
     uint16_t block_elems; // 32 or 256
-    uint8_t group;        // weights that share a scale: 32 or 16 (8 for a few grid types)
+    uint8_t group;        // weights that share a scale: 32 or 16
     bool has_min;
     void (*expand)(const void *block, struct atsi_quant_block *out); // `block` in GGUF form, any alignment
 };
