@@ -185,7 +185,7 @@ static bool open_vocabulary(const char *path, struct test_tokenizer *t) {
     return true;
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_TEXTS 20000 // ten times slower there
 #else
 #define N_TEXTS 100000
