@@ -13,6 +13,7 @@
 #include "planner/output_name.h"
 #include "planner/report.h"
 #include "planner/tokenizer.h"
+#include "planner/what_if.h"
 #include "planner/write_plan.h"
 
 enum {

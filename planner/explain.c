@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/base/size.h"
+#include "planner/what_if.h"
 
 static const char *const side_words[] = {"cpu", "gpu"};
 static const double mib = 1 << 20;
@@ -161,40 +161,7 @@ static bool put_baselines(cJSON *root, const struct baselines *b) {
     return good;
 }
 
-// ---- other budgets ------------------------------------------------------------------------------------------------
-
-// The plan with room for a placement and times of its own; everything else is shared with `from` and stays with it.
-static enum atsi_status borrow_plan(const struct atsi_plan *from, struct atsi_plan *to, struct atsi_error *err) {
-    *to = *from;
-    to->decode_times = NULL;
-    to->prefill_times = NULL;
-    to->program.units = malloc(from->program.n_units * sizeof *to->program.units);
-    if (!to->program.units) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    memcpy(to->program.units, from->program.units, from->program.n_units * sizeof *to->program.units);
-    return ATSI_OK;
-}
-
-static void return_plan(struct atsi_plan *borrowed) {
-    free(borrowed->program.units);
-    free(borrowed->decode_times);
-    free(borrowed->prefill_times);
-}
-
-// Predictions for another budget and context; *fits is false when the budget is too small for any placement.
-static enum atsi_status place_elsewhere(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                        const struct atsi_place_options *options, uint64_t vram, uint32_t n_ctx,
-                                        bool *fits, struct atsi_placement *out, struct atsi_error *err) {
-    struct atsi_plan other;
-    struct atsi_place_options changed = *options;
-    changed.vram_bytes = vram;
-    changed.certify_seconds = 0;
-    ATSI_TRY(borrow_plan(plan, &other, err));
-    other.limits.n_ctx = n_ctx;
-    *fits = vram >= atsi_place_least_vram(&other, profile, options->scratch_bytes);
-    enum atsi_status status = *fits ? atsi_place(&other, profile, &changed, out, err) : ATSI_OK;
-    return_plan(&other);
-    return status;
-}
+// ---- the whole -----------------------------------------------------------------------------------------------------
 
 static enum atsi_status with_one_gib_more(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                           const struct atsi_place_options *options, bool *fits,
@@ -202,7 +169,7 @@ static enum atsi_status with_one_gib_more(const struct atsi_plan *plan, const st
     uint64_t more = options->vram_bytes + (UINT64_C(1) << 30);
     *fits = false;
     if (more > profile->gpu_bytes) return ATSI_OK;
-    return place_elsewhere(plan, profile, options, more, plan->limits.n_ctx, fits, out, err);
+    return atsi_place_elsewhere(plan, profile, options, more, plan->limits.n_ctx, fits, out, err);
 }
 
 static enum atsi_status print_object(FILE *out, cJSON *root, bool good, struct atsi_error *err) {
@@ -244,66 +211,4 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
     print_baselines(out, plan, placement, &baselines);
     print_units(out, plan, options->prefill_weight);
     return ATSI_OK;
-}
-
-// ---- what if ------------------------------------------------------------------------------------------------------
-
-enum {
-    MAX_BUDGETS = 12,
-    MAX_CONTEXTS = 8
-};
-
-// Budgets that people have, up to the card's, which ends the list.
-static uint32_t list_budgets(const struct atsi_device_profile *profile, uint64_t *budgets) {
-    static const uint32_t gib[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 80};
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < sizeof gib / sizeof *gib; i++)
-        if ((uint64_t)gib[i] << 30 < profile->gpu_bytes) budgets[n++] = (uint64_t)gib[i] << 30;
-    budgets[n++] = profile->gpu_bytes;
-    return n;
-}
-
-static uint32_t list_contexts(const struct atsi_plan *plan, uint32_t *contexts) {
-    static const uint32_t sizes[] = {1024, 4096, 16384, 32768, 65536, 131072};
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] <= plan->model.n_ctx_train && sizes[i] >= plan->limits.chunk) contexts[n++] = sizes[i];
-    if (n == 0) contexts[n++] = plan->limits.n_ctx;
-    return n;
-}
-
-enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                              const struct atsi_place_options *options, bool json, struct atsi_error *err) {
-    uint64_t budgets[MAX_BUDGETS];
-    uint32_t contexts[MAX_CONTEXTS];
-    uint32_t n_budgets = list_budgets(profile, budgets), n_contexts = list_contexts(plan, contexts);
-    cJSON *root = json ? cJSON_CreateObject() : NULL, *rows = json ? cJSON_AddArrayToObject(root, "rows") : NULL;
-    bool good = true;
-    if (!json)
-        fprintf(out, "%-10s %9s %14s %14s   tokens/s, predicted for %s\n", "budget", "context", "decode", "prefill",
-                profile->name);
-    for (uint32_t b = 0; b < n_budgets; b++)
-        for (uint32_t c = 0; c < n_contexts; c++) {
-            struct atsi_placement p;
-            char size[32];
-            bool fits;
-            enum atsi_status status = place_elsewhere(plan, profile, options, budgets[b], contexts[c], &fits, &p, err);
-            if (status != ATSI_OK) {
-                cJSON_Delete(root);
-                return status;
-            }
-            if (json) {
-                cJSON *o = cJSON_CreateObject();
-                good = good && o && cJSON_AddItemToArray(rows, o) && put(o, "vram_bytes", (double)budgets[b]) &&
-                       put(o, "n_ctx", contexts[c]) && cJSON_AddBoolToObject(o, "fits", fits) &&
-                       (!fits || (put(o, "decode_us", p.decode_us) && put(o, "prefill_us", p.prefill_us)));
-                continue;
-            }
-            fprintf(out, "%-10s %9u ", atsi_size_format(size, sizeof size, budgets[b]), contexts[c]);
-            if (fits)
-                fprintf(out, "%14.2f %14.1f\n", rate(p.decode_us, 1), rate(p.prefill_us, plan->limits.chunk));
-            else
-                fprintf(out, "%14s %14s\n", "too small", "");
-        }
-    return json ? print_object(out, root, good, err) : ATSI_OK;
 }

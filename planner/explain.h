@@ -15,9 +15,4 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
                               bool json, struct atsi_error *err);
 
-// Budgets x contexts -> predicted prefill and decode rates, for the plan's model on the profile's machine. Works on a copy of the
-// plan's placement. With `json` one object.
-enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                              const struct atsi_place_options *options, bool json, struct atsi_error *err);
-
 #endif
