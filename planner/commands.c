@@ -9,6 +9,7 @@
 #include "planner/attach.h"
 #include "planner/content.h"
 #include "planner/explain.h"
+#include "planner/html_report.h"
 #include "planner/machine.h"
 #include "planner/output_name.h"
 #include "planner/report.h"
@@ -114,16 +115,21 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
         ATSI_TRY(atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, o->json, err));
     else if (!m->console->quiet)
         atsi_explain_budget(m->console->log, &m->plan, &m->placement);
+    if (o->report_path)
+        ATSI_TRY(atsi_html_report(o->report_path, &m->plan, &m->machine.profile, options, &m->placement, err));
     return o->what_if ? atsi_what_if(m->console->out, &m->plan, &m->machine.profile, options, o->json, err) : ATSI_OK;
 }
+
+// Whether the placement is looked at; then a plan is written only where -o says so.
+static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
 
 static enum atsi_status place(struct making *m, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
     ATSI_TRY(atsi_machine_find(o, &m->plan, m->console, &m->machine, err));
     if (!m->machine.use_gpu) {
-        if (!o->n_pins && !o->explain && !o->what_if) return ATSI_OK;
+        if (!o->n_pins && !only_looks(o)) return ATSI_OK;
         return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--pin, --explain and --what-if need a GPU to place for; give --device FILE.json");
+                         "--pin, --explain, --what-if and --report need a GPU to place for; give --device FILE.json");
     }
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
                                          .prefill_weight = o->prefill_weight,
@@ -143,7 +149,7 @@ static enum atsi_status make(struct making *m, const char *command_line, struct 
     ATSI_TRY(choose_output(m, err));
     if (make_content(m, command_line, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
     if (!m->options->vocab_only) ATSI_TRY(place(m, err));
-    if ((m->options->explain || m->options->what_if) && !m->options->output_path) return ATSI_OK;
+    if (only_looks(m->options) && !m->options->output_path) return ATSI_OK;
     if (build_tokenizer(m, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
     if (m->options->vocab_only && !m->tokenizer)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s: --vocab-only, but the file has no tokenizer", input);

@@ -21,7 +21,7 @@ const char *atsi_plan_usage(void) {
            "         --save-profile FILE.json, --reprofile, --profile-seconds S (most that it may take, default 60)\n"
            "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
-           "         neither writes a plan unless -o is given\n"
+           "         --report FILE.html: all of it as one page; none of them writes a plan unless -o is given\n"
            "         --help, --version\n";
 }
 
@@ -56,6 +56,7 @@ static const struct option options[] = {
     {"--kv-type", KV_TYPE, 0, 0, 0},
     {"--device", TEXT, AT(device_path), 0, 0},
     {"--save-profile", TEXT, AT(save_profile_path), 0, 0},
+    {"--report", TEXT, AT(report_path), 0, 0},
     {"--reprofile", FLAG, AT(reprofile), 0, 0},
     {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
@@ -181,9 +182,10 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
     if (o->mode == ATSI_PLAN_HELP || o->mode == ATSI_PLAN_VERSION) return ATSI_OK;
     if (!o->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
     if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
-        (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if))
-        return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--device, --save-profile, --pin, --explain and --what-if place a model: they need one");
+        (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path))
+        return atsi_fail(
+            err, ATSI_BAD_INPUT,
+            "--device, --save-profile, --pin, --explain, --what-if and --report place a model: they need one");
     if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "
