@@ -25,7 +25,7 @@ static void print_line(FILE *out, const char *name, uint64_t bytes, const char *
 void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
     const struct atsi_budget *b = &placement->budget;
     fprintf(out, "GPU memory for %s\n", plan->device);
-    print_line(out, "driver", b->driver, "context, modules, handles");
+    print_line(out, "driver", b->driver, "context, modules, handles, captured rounds");
     print_line(out, "compute", b->compute, "activations and kernel scratch at the planned chunk");
     print_line(out, "KV", b->states, "caches and states of the layers whose attention is on the GPU");
     print_line(out, "temporary", b->temp, "weights moved for a round");

@@ -277,7 +277,7 @@ struct rate_point {
 
 static enum atsi_status price_budgets(const struct atsi_report_page *page, struct rate_point *points, uint32_t *n,
                                       struct atsi_error *err) {
-    uint64_t budgets[ATSI_WHAT_IF_MAX_BUDGETS];
+    uint64_t budgets[ATSI_WHAT_IF_MAX_BUDGETS] = {0};
     *n = atsi_what_if_budgets(page->profile, budgets);
     for (uint32_t i = 0; i < *n; i++) {
         struct atsi_placement p;
@@ -318,8 +318,8 @@ static void draw_rates(FILE *out, const struct rate_point *points, uint32_t n, d
 }
 
 enum atsi_status atsi_html_budgets(FILE *out, const struct atsi_report_page *page, struct atsi_error *err) {
-    struct rate_point points[ATSI_WHAT_IF_MAX_BUDGETS];
-    uint32_t n;
+    struct rate_point points[ATSI_WHAT_IF_MAX_BUDGETS] = {{0, 0, 0}};
+    uint32_t n = 0;
     ATSI_TRY(price_budgets(page, points, &n, err));
     open_figure(out, "budgets", "Decode rate against the budget, tokens/s", 226);
     draw_rates(out, points, n, (double)page->placement->budget.vram / mib / 1024, 1e6 / page->placement->decode_us);

@@ -70,10 +70,17 @@ uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_u
     return unit_weight_bytes(plan, u) + unit_state_bytes(plan, u);
 }
 
+// Captured rounds and what the driver rounds up to; the profile's figure is from before any was captured.
+static const uint64_t graphs_bytes = 32 << 20;
+
+static uint64_t driver_bytes(const struct atsi_device_profile *profile) {
+    return profile->context_bytes + graphs_bytes;
+}
+
 // What is there whatever is placed.
 static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                            uint64_t scratch_bytes) {
-    return profile->context_bytes + compute_bytes(plan, scratch_bytes) + small_bytes(plan);
+    return driver_bytes(profile) + compute_bytes(plan, scratch_bytes) + small_bytes(plan);
 }
 
 uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
@@ -84,7 +91,7 @@ uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_d
 static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                        uint64_t scratch_bytes) {
     struct atsi_budget b = {.vram = plan->limits.vram_bytes,
-                            .driver = profile->context_bytes,
+                            .driver = driver_bytes(profile),
                             .compute = compute_bytes(plan, scratch_bytes),
                             .temp = plan->limits.temp_bytes,
                             .resident = small_bytes(plan)};

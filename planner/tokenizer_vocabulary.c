@@ -60,7 +60,8 @@ enum atsi_status atsi_vocabulary_read(const struct atsi_gguf *gguf, struct atsi_
     memset(vocabulary, 0, sizeof *vocabulary);
     ATSI_TRY(atsi_gguf_str_or_none(gguf, "general.architecture", &vocabulary->architecture, err));
     ATSI_TRY(atsi_gguf_str_or_none(gguf, KEY("model"), &vocabulary->model, err));
-    if (atsi_str_is(vocabulary->model, "no_vocab")) vocabulary->model.data = NULL; // said instead of leaving the key out
+    if (atsi_str_is(vocabulary->model, "no_vocab"))
+        vocabulary->model.data = NULL; // said instead of leaving the key out
     if (!vocabulary->model.data) return ATSI_OK;
     ATSI_TRY(atsi_gguf_str_or_none(gguf, KEY("pre"), &vocabulary->pre, err));
     ATSI_TRY(read_arrays(gguf, vocabulary, err));

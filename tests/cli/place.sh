@@ -50,20 +50,20 @@ smallest() { # the budget that the refusal names works, one MiB less does not
 }
 check "the smallest budget" smallest
 
-explain() { at_3060 --vram 400M --explain --json >"$work/explain.json"; }
+explain() { at_3060 --vram 432M --explain --json >"$work/explain.json"; }
 check "--explain --json" explain
 check "the budget adds up" json '.budget_bytes | .vram == .driver + .compute + .kv + .temporary + .resident + .spare' "$work/explain.json"
 check "what is resident fits" json '.budget_bytes as $b | [.units[] | select(.side == "gpu") | .gpu_bytes] | add <= $b.vram' "$work/explain.json"
 check "--explain writes no plan" sh -c "! ls *.atsp 2>/dev/null | grep qwen3moe"
-check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 400M --explain | grep -q 'blk.0.ffn_gate_exps'"
-what_if() { at_3060 --vram 400M --what-if --json >"$work/whatif.json"; }
+check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 432M --explain | grep -q 'blk.0.ffn_gate_exps'"
+what_if() { at_3060 --vram 432M --what-if --json >"$work/whatif.json"; }
 check "--what-if --json" what_if
 check "a bigger budget is never slower" json '[.rows[] | select(.n_ctx == 1024 and .fits) | .decode_us] | . == (sort | reverse)' "$work/whatif.json"
 check "--what-if for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --what-if --quiet | grep -q '6 GiB'"
 pinned() { at_3060 --vram 6G --pin '_exps=cpu' --explain --json | jq -e '[.units[] | select(.name | test("_exps")) | .side] | unique == ["cpu"]'; }
 check "--pin keeps experts on the CPU" pinned
 
-check "a plan for a device that is elsewhere" at_3060 --vram 400M -o "$work/g.atsp"
+check "a plan for a device that is elsewhere" at_3060 --vram 432M -o "$work/g.atsp"
 check "it verifies" sh -c "'$B/atsi-plan' --verify '$work/g.atsp'"
 check "it names device and budget" sh -c "'$B/atsi-plan' --info '$work/g.atsp' --json | jq -e '.device | test(\"3060\")'"
 runs_on_cpu() {

@@ -12,7 +12,7 @@ if ! unpack_model qwen3moe "$work"; then
     exit
 fi
 report=$work/report.html
-check "--report" "$B/atsi-plan" "$work/qwen3moe.f16.gguf" --device plans/rtx3060-i7-11800h.json --vram 400M --quiet --report "$report"
+check "--report" "$B/atsi-plan" "$work/qwen3moe.f16.gguf" --device plans/rtx3060-i7-11800h.json --vram 432M --quiet --report "$report"
 for panel in memory grid density timeline budgets; do
     check "panel $panel with a figure and its text" sh -c "grep -A2 '<section id=\"$panel\">' '$report' | grep -q '<title>'"
 done
@@ -22,7 +22,7 @@ check "every unit is in the grid" sh -c "[ \$(grep -o 'blk\.[0-9]*\.ffn_up_exps:
 names_are_escaped() {
     sed 's/Tiny Qwen3Moe Dev/<b>\&"Qwen3MoeDev>/' "$work/qwen3moe.f16.gguf" >"$work/evil.gguf" # as many bytes as before
     [ "$(stat -c %s "$work/evil.gguf")" -eq "$(stat -c %s "$work/qwen3moe.f16.gguf")" ] || return 1
-    "$B/atsi-plan" "$work/evil.gguf" --device plans/rtx3060-i7-11800h.json --vram 400M --quiet --report "$work/evil.html" || return 1
+    "$B/atsi-plan" "$work/evil.gguf" --device plans/rtx3060-i7-11800h.json --vram 432M --quiet --report "$work/evil.html" || return 1
     ! grep -q '<b>&' "$work/evil.html" && grep -q '&lt;b&gt;' "$work/evil.html"
 }
 check "names are escaped" names_are_escaped
