@@ -7,18 +7,16 @@
 #include "runtime/schedule/policies.h"
 #include "runtime/schedule/search.h"
 
-// Effort of ATSI_POLICY_FIFO, chosen for 450 units in well under 2 ms (docs/scheduling.md). The coarse search prices
-// the engine lower, which suits rounds whose region or dependencies keep the engine waiting, and gives the fine one a
-// round to beat.
+// Effort of ATSI_POLICY_FIFO, chosen for 450 units in well under 2 ms (docs/scheduling.md). Where the region holds
+// two or three units, what was promoted last says all and the engine's time is worth nothing; where it holds many,
+// the lag of the engine says all. One search for either, the second with the result of the first to beat.
 enum {
-    COARSE_LAGS = 6,
-    COARSE_SPACES = 2,
-    FINE_LAGS = 16,
-    FINE_SPACES = 3,
-    CELLS_MAX = FINE_LAGS * FINE_SPACES
-};
-enum {
-    IMPROVE_STEPS_PER_UNIT = 150
+    TIGHT_LAGS = 2,
+    TIGHT_RECENT = 5,
+    LOOSE_LAGS = 16,
+    LOOSE_RECENT = 2,
+    CELLS_MAX = 64,
+    IMPROVE_STEPS_PER_UNIT = 100
 };
 
 struct atsi_scheduler {
@@ -120,8 +118,8 @@ static void offer_warm(struct atsi_scheduler *s, const struct atsi_schedule_inst
 }
 
 static void offer_search(struct atsi_scheduler *s, const struct atsi_schedule_instance *inst, size_t n_lags,
-                         size_t n_spaces, double clock_price, double *best_us) {
-    struct search_effort effort = {n_lags, n_spaces, clock_price, *best_us};
+                         size_t n_recent, double clock_price, double *best_us) {
+    struct search_effort effort = {n_lags, n_recent, clock_price, *best_us};
     if (search_policy(s->search, inst, &effort, s->trial)) offer_trial(s, inst, best_us);
 }
 
@@ -136,8 +134,8 @@ static void fifo_policy(struct atsi_scheduler *s, const struct atsi_schedule_ins
         out->lower_bound_us = exact_policy(inst, best_us, s->best);
         return;
     }
-    offer_search(s, inst, COARSE_LAGS, COARSE_SPACES, (1 + clock_weight) / 2, &best_us);
-    offer_search(s, inst, FINE_LAGS, FINE_SPACES, clock_weight, &best_us);
+    offer_search(s, inst, TIGHT_LAGS, TIGHT_RECENT, 1, &best_us);
+    offer_search(s, inst, LOOSE_LAGS, LOOSE_RECENT, clock_weight, &best_us);
     improve(s->improver, inst, IMPROVE_STEPS_PER_UNIT * inst->n_units, s->best);
 }
 

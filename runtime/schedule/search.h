@@ -1,9 +1,10 @@
 // search.h: the bounded search behind ATSI_POLICY_FIFO (docs/scheduling.md). Internal to runtime/schedule.
 //
-// A partial round is a label: the two clocks (end of the last unit, end of the last transfer) and when space in the
-// region comes free. Labels that stand alike share a cell: same side, same lag of the engine behind the compute
-// clock, same age of the space. A cell keeps the label that is best at the price that the lower bound puts on the two
-// clocks, and labels that provably cannot beat a known round are dropped. Time and memory are O(units * cells).
+// A partial round is a label: the two clocks (end of the last unit, end of the last transfer) and the promotions so
+// far. Labels that stand alike share a cell: same side, same recent decisions (what the region holds and gives back
+// follows from them), same lag of the engine behind the compute clock. A cell keeps the label that is best at the
+// price that the lower bound puts on the two clocks, and labels that provably cannot beat a known round are dropped.
+// Time and memory are O(units * cells).
 #ifndef ATSI_RUNTIME_SCHEDULE_SEARCH_H
 #define ATSI_RUNTIME_SCHEDULE_SEARCH_H
 
@@ -14,7 +15,7 @@
 #include "runtime/schedule/schedule.h"
 
 struct search_effort {
-    size_t n_lags, n_spaces; // cells of a side: their product, at most the cells_max of search_create
+    size_t n_lags, n_recent; // cells of a side: n_lags << n_recent, at most the cells_max of search_create
     double clock_price;      // in [0, 1]: weight of the compute clock, the rest is the engine's
     double known_us;         // a round that ends at this time is known
 };
