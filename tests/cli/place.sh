@@ -82,9 +82,9 @@ else
     check "--vram without a GPU names --device" refuses "--device" "$gguf" --vram 6G
     check "no --vram and no GPU: the CPU" sh -c "'$B/atsi-plan' '$gguf' --quiet -o '$work/n.atsp'"
 fi
-check "--save-profile" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --profile-seconds 5 --quiet -o '$work/n.atsp'"
+check "--save-profile" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --profile-seconds 100 --quiet -o '$work/n.atsp'"
 check "what was measured is a profile" refuses "has no GPU" "$gguf" --device "$work/p.json" --vram 6G
 check "the machine's profile is kept" sh -c "ls '$work'/cache/atsi/profile-*.json"
 check "and not measured again" sh -c "! '$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' -o '$work/n.atsp' 2>&1 | grep -q profiled"
-check "unless asked for" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --reprofile --profile-seconds 5 -o '$work/n.atsp' 2>&1 | grep -q profiled"
+check "unless asked for" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --reprofile --profile-seconds 100 -o '$work/n.atsp' 2>&1 | grep -q profiled"
 finish
