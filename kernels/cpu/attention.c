@@ -17,8 +17,8 @@ struct cut {
     uint32_t n_tokens, n_kv_heads, group; // group: queries that share a key/value head
     uint32_t heads_per_tile, head_tiles;  // tiles of one group
     uint32_t tokens_per_tile, token_tiles;
-    uint32_t first_range, n_ranges;       // ranges that some token of the round sees
-    bool split;                           // ranges are items
+    uint32_t first_range, n_ranges; // ranges that some token of the round sees
+    bool split;                     // ranges are items
 };
 
 static uint32_t first_seen(const struct atsi_state *state, uint32_t position) {
@@ -28,7 +28,8 @@ static uint32_t first_seen(const struct atsi_state *state, uint32_t position) {
 static struct cut cut_call(const struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     const struct atsi_attention_params *p = &call->op->u.attention;
     const struct atsi_round *round = call->round.round;
-    struct cut cut = {.n_tokens = (uint32_t)round->n_tokens, .n_kv_heads = p->n_kv_heads, .group = p->n_heads / p->n_kv_heads};
+    struct cut cut = {
+        .n_tokens = (uint32_t)round->n_tokens, .n_kv_heads = p->n_kv_heads, .group = p->n_heads / p->n_kv_heads};
     cut.head_tiles = ceil_div(cut.group, ATSI_ATTN_QUERIES);
     cut.heads_per_tile = ceil_div(cut.group, cut.head_tiles);
     // About four tiles a thread, so that threads that start late or run slowly take fewer.
@@ -53,14 +54,14 @@ static uint32_t ranges_max(const struct atsi_state *state, uint32_t n_ctx, uint3
 // A partial result: acc [pad(v_dim)], then max and sum in a padded line of their own.
 static uint32_t partial_floats(const struct atsi_state *state) { return atsi_vec_pad(state->v_dim) + 16; }
 
-static float *partial(const struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct cut *cut, uint32_t token, uint32_t head,
-                      uint32_t range) {
+static float *partial(const struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct cut *cut,
+                      uint32_t token, uint32_t head, uint32_t range) {
     size_t index = ((size_t)token * call->op->u.attention.n_heads + head) * cut->n_ranges + range;
     return cpu->attn_partials + index * partial_floats(call->state.info);
 }
 
-uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, const struct atsi_state *state, uint32_t n_ctx,
-                                      uint32_t n_tokens_max) {
+uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, const struct atsi_state *state,
+                                      uint32_t n_ctx, uint32_t n_tokens_max) {
     uint32_t n_tokens = min_u32(n_tokens_max, ATSI_ATTN_SPLIT_TOKENS);
     return (uint64_t)n_tokens * p->n_heads * ranges_max(state, n_ctx, n_tokens) * partial_floats(state) * sizeof(float);
 }
@@ -75,12 +76,20 @@ struct scratch {
 static struct scratch lay_out_scratch(float *memory, const struct atsi_state *state) {
     struct scratch s = {.n_floats = 0};
     uint32_t k_pad = atsi_vec_pad(state->k_dim), v_pad = atsi_vec_pad(state->v_dim);
-    struct { float **at; size_t n; } parts[] = {
-        {&s.q, (size_t)ATSI_ATTN_QUERIES * k_pad},      {&s.k_rows, (size_t)ATSI_ATTN_BLOCK * k_pad},
-        {&s.v_rows, (size_t)ATSI_ATTN_BLOCK * v_pad},   {&s.scores, (size_t)ATSI_ATTN_QUERIES * ATSI_ATTN_BLOCK},
-        {&s.acc, (size_t)ATSI_ATTN_QUERIES * v_pad},    {&s.total_acc, (size_t)ATSI_ATTN_QUERIES * v_pad},
-        {&s.max, ATSI_ATTN_QUERIES},                    {&s.sum, ATSI_ATTN_QUERIES},
-        {&s.total_max, ATSI_ATTN_QUERIES},              {&s.total_sum, ATSI_ATTN_QUERIES},
+    struct {
+        float **at;
+        size_t n;
+    } parts[] = {
+        {&s.q, (size_t)ATSI_ATTN_QUERIES * k_pad},
+        {&s.k_rows, (size_t)ATSI_ATTN_BLOCK * k_pad},
+        {&s.v_rows, (size_t)ATSI_ATTN_BLOCK * v_pad},
+        {&s.scores, (size_t)ATSI_ATTN_QUERIES * ATSI_ATTN_BLOCK},
+        {&s.acc, (size_t)ATSI_ATTN_QUERIES * v_pad},
+        {&s.total_acc, (size_t)ATSI_ATTN_QUERIES * v_pad},
+        {&s.max, ATSI_ATTN_QUERIES},
+        {&s.sum, ATSI_ATTN_QUERIES},
+        {&s.total_max, ATSI_ATTN_QUERIES},
+        {&s.total_sum, ATSI_ATTN_QUERIES},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].at = memory != NULL ? memory + s.n_floats : NULL;
@@ -94,7 +103,8 @@ uint64_t atsi_attention_thread_bytes(const struct atsi_state *state) {
 }
 
 static struct scratch thread_scratch(const struct atsi_cpu *cpu, const struct atsi_op_call *call, int i_thread) {
-    return lay_out_scratch((float *)(void *)(cpu->thread_scratch + (size_t)i_thread * cpu->thread_scratch_bytes), call->state.info);
+    return lay_out_scratch((float *)(void *)(cpu->thread_scratch + (size_t)i_thread * cpu->thread_scratch_bytes),
+                           call->state.info);
 }
 
 // ---- storing ----------------------------------------------------------------------------------------------------------
@@ -105,7 +115,8 @@ static void run_store(struct atsi_cpu *cpu, const struct atsi_step *step, uint32
     const struct atsi_state_ref *state = &call->state;
     uint32_t n_heads = state->info->n_heads, k_dim = state->info->k_dim, v_dim = state->info->v_dim;
     uint32_t slot = ((uint32_t)call->round.round->first_pos + row) % state->capacity;
-    size_t k_bytes = (size_t)atsi_dtype_row_bytes(state->kv_type, k_dim), v_bytes = (size_t)atsi_dtype_row_bytes(state->kv_type, v_dim);
+    size_t k_bytes = (size_t)atsi_dtype_row_bytes(state->kv_type, k_dim),
+           v_bytes = (size_t)atsi_dtype_row_bytes(state->kv_type, v_dim);
     uint8_t *k_out = (uint8_t *)state->k + (size_t)slot * n_heads * k_bytes;
     uint8_t *v_out = (uint8_t *)state->v + (size_t)slot * n_heads * v_bytes;
     const float *k = atsi_row(&call->in[1], row), *v = atsi_row(&call->in[2], row);
@@ -135,18 +146,30 @@ static struct tile_place place_tile(const struct cut *cut, uint32_t i_tile) {
     return place;
 }
 
-static struct atsi_attn_tile make_tile(const struct atsi_op_call *call, const struct tile_place *place, const struct scratch *scratch) {
+static struct atsi_attn_tile make_tile(const struct atsi_op_call *call, const struct tile_place *place,
+                                       const struct scratch *scratch) {
     const struct atsi_state *state = call->state.info;
     uint32_t k_dim = state->k_dim, k_pad = atsi_vec_pad(k_dim);
     size_t k_bytes = (size_t)atsi_dtype_row_bytes(call->state.kv_type, k_dim);
     size_t v_bytes = (size_t)atsi_dtype_row_bytes(call->state.kv_type, state->v_dim);
     struct atsi_attn_tile tile = {
-        .n_queries = place->n_tokens * place->n_heads, .q = scratch->q, .scale = call->op->u.attention.scale,
-        .k = (const uint8_t *)call->state.k + place->kv_head * k_bytes, .v = (const uint8_t *)call->state.v + place->kv_head * v_bytes,
-        .k_slot_bytes = state->n_heads * k_bytes, .v_slot_bytes = state->n_heads * v_bytes,
-        .capacity = call->state.capacity, .kv_type = call->state.kv_type, .k_dim = k_dim, .v_dim = state->v_dim,
-        .k_rows = scratch->k_rows, .v_rows = scratch->v_rows, .scores = scratch->scores,
-        .max = scratch->max, .sum = scratch->sum, .acc = scratch->acc,
+        .n_queries = place->n_tokens * place->n_heads,
+        .q = scratch->q,
+        .scale = call->op->u.attention.scale,
+        .k = (const uint8_t *)call->state.k + place->kv_head * k_bytes,
+        .v = (const uint8_t *)call->state.v + place->kv_head * v_bytes,
+        .k_slot_bytes = state->n_heads * k_bytes,
+        .v_slot_bytes = state->n_heads * v_bytes,
+        .capacity = call->state.capacity,
+        .kv_type = call->state.kv_type,
+        .k_dim = k_dim,
+        .v_dim = state->v_dim,
+        .k_rows = scratch->k_rows,
+        .v_rows = scratch->v_rows,
+        .scores = scratch->scores,
+        .max = scratch->max,
+        .sum = scratch->sum,
+        .acc = scratch->acc,
     };
     for (uint32_t i = 0; i < tile.n_queries; i++) {
         uint32_t token = place->first_token + i / place->n_heads, head = place->first_head + i % place->n_heads;
@@ -159,8 +182,8 @@ static struct atsi_attn_tile make_tile(const struct atsi_op_call *call, const st
     return tile;
 }
 
-static void finish_query(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t token, uint32_t head, float max,
-                         float sum, const float *acc) {
+static void finish_query(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t token, uint32_t head,
+                         float max, float sum, const float *acc) {
     uint32_t v_dim = call->state.info->v_dim;
     const float *sinks = call->tensor[0].data;
     cpu->vec->attention_finish(max, sum, acc, sinks != NULL ? sinks + head : NULL, v_dim,
@@ -180,16 +203,17 @@ static void run_whole_tile(struct atsi_cpu *cpu, const struct atsi_step *step, u
     struct scratch s = thread_scratch(cpu, call, i_thread);
     struct atsi_attn_tile tile = make_tile(call, &place, &s);
     uint32_t v_pad = atsi_vec_pad(tile.v_dim), last = tile.n_queries - 1;
-    for (uint32_t i = 0; i <= last; i++) start_total(&s.total_max[i], &s.total_sum[i], s.total_acc + (size_t)i * v_pad, v_pad);
+    for (uint32_t i = 0; i <= last; i++)
+        start_total(&s.total_max[i], &s.total_sum[i], s.total_acc + (size_t)i * v_pad, v_pad);
     for (uint32_t range = tile.first[0] / ATSI_ATTN_RANGE; range * ATSI_ATTN_RANGE < tile.end[last]; range++) {
         cpu->vec->attention_range(&tile, range * ATSI_ATTN_RANGE, (range + 1) * ATSI_ATTN_RANGE);
         for (uint32_t i = 0; i <= last; i++)
-            cpu->vec->attention_fold(&s.total_max[i], &s.total_sum[i], s.total_acc + (size_t)i * v_pad, s.max[i], s.sum[i],
-                                     s.acc + (size_t)i * v_pad, v_pad);
+            cpu->vec->attention_fold(&s.total_max[i], &s.total_sum[i], s.total_acc + (size_t)i * v_pad, s.max[i],
+                                     s.sum[i], s.acc + (size_t)i * v_pad, v_pad);
     }
     for (uint32_t i = 0; i <= last; i++)
-        finish_query(cpu, call, place.first_token + i / place.n_heads, place.first_head + i % place.n_heads, s.total_max[i],
-                     s.total_sum[i], s.total_acc + (size_t)i * v_pad);
+        finish_query(cpu, call, place.first_token + i / place.n_heads, place.first_head + i % place.n_heads,
+                     s.total_max[i], s.total_sum[i], s.total_acc + (size_t)i * v_pad);
 }
 
 static void run_tile_range(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t item, int i_thread) {
@@ -198,10 +222,12 @@ static void run_tile_range(struct atsi_cpu *cpu, const struct atsi_step *step, u
     struct tile_place place = place_tile(&cut, item / cut.n_ranges);
     struct scratch s = thread_scratch(cpu, call, i_thread);
     struct atsi_attn_tile tile = make_tile(call, &place, &s);
-    uint32_t range = item % cut.n_ranges, begin = (cut.first_range + range) * ATSI_ATTN_RANGE, v_pad = atsi_vec_pad(tile.v_dim);
+    uint32_t range = item % cut.n_ranges, begin = (cut.first_range + range) * ATSI_ATTN_RANGE,
+             v_pad = atsi_vec_pad(tile.v_dim);
     cpu->vec->attention_range(&tile, begin, begin + ATSI_ATTN_RANGE);
     for (uint32_t i = 0; i < tile.n_queries; i++) {
-        float *out = partial(cpu, call, &cut, place.first_token + i / place.n_heads, place.first_head + i % place.n_heads, range);
+        float *out = partial(cpu, call, &cut, place.first_token + i / place.n_heads,
+                             place.first_head + i % place.n_heads, range);
         for (uint32_t j = 0; j < v_pad; j++) out[j] = s.acc[(size_t)i * v_pad + j];
         out[v_pad] = s.max[i];
         out[v_pad + 1] = s.sum[i];
@@ -228,15 +254,18 @@ static void run_fold(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_
 static struct atsi_span cache_span(const struct atsi_op_call *call, bool values, bool write) {
     const struct atsi_state *state = call->state.info;
     uint64_t row_bytes = atsi_dtype_row_bytes(call->state.kv_type, values ? state->v_dim : state->k_dim);
-    return atsi_span_bytes(values ? call->state.v : call->state.k, row_bytes * state->n_heads * call->state.capacity, write);
+    return atsi_span_bytes(values ? call->state.v : call->state.k, row_bytes * state->n_heads * call->state.capacity,
+                           write);
 }
 
 void atsi_steps_of_attention(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     struct cut cut = cut_call(cpu, call);
     uint32_t n_tokens = cut.n_tokens, n_heads = call->op->u.attention.n_heads;
-    struct atsi_span q = atsi_span_rows(&call->in[0], n_tokens, false), out = atsi_span_rows(&call->out[0], n_tokens, true);
-    struct atsi_span store_spans[4] = {atsi_span_rows(&call->in[1], n_tokens, false), atsi_span_rows(&call->in[2], n_tokens, false),
-                                       cache_span(call, false, true), cache_span(call, true, true)};
+    struct atsi_span q = atsi_span_rows(&call->in[0], n_tokens, false),
+                     out = atsi_span_rows(&call->out[0], n_tokens, true);
+    struct atsi_span store_spans[4] = {atsi_span_rows(&call->in[1], n_tokens, false),
+                                       atsi_span_rows(&call->in[2], n_tokens, false), cache_span(call, false, true),
+                                       cache_span(call, true, true)};
     struct atsi_step store = {.run = run_store, .call = call, .n_items = n_tokens, .by_row = true};
     atsi_cpu_add_step(cpu, &store, store_spans, 4);
 

@@ -18,7 +18,9 @@
 #include "formats/half.h"
 #endif
 
-enum { LANES = 16 };
+enum {
+    LANES = 16
+};
 
 #if defined(__AVX512F__)
 
@@ -58,7 +60,9 @@ static inline lanes lanes_from_int8(const int8_t *p) {
 
 #elif defined(__AVX2__)
 
-typedef struct { __m256 low, high; } lanes;
+typedef struct {
+    __m256 low, high;
+} lanes;
 #define LANES_EACH(intrinsic, a, b) ((lanes){intrinsic((a).low, (b).low), intrinsic((a).high, (b).high)})
 static inline lanes lanes_load(const float *p) { return (lanes){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 static inline void lanes_store(float *p, lanes a) {
@@ -91,7 +95,8 @@ static inline lanes lanes_from_half(const uint16_t *p) {
 }
 static inline void lanes_to_half(uint16_t *p, lanes a) {
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    _mm_storeu_si128((__m128i *)(void *)(p + 8), _mm256_cvtps_ph(a.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(void *)(p + 8),
+                     _mm256_cvtps_ph(a.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 static inline lanes lanes_from_int8(const int8_t *p) {
     return (lanes){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p))),
@@ -100,9 +105,11 @@ static inline lanes lanes_from_int8(const int8_t *p) {
 
 #else
 
-typedef struct { float at[LANES]; } lanes;
-#define LANES_FOR(expression)                                 \
-    lanes result;                                             \
+typedef struct {
+    float at[LANES];
+} lanes;
+#define LANES_FOR(expression)                                  \
+    lanes result;                                              \
     for (int j = 0; j < LANES; j++) result.at[j] = expression; \
     return result
 static inline lanes lanes_load(const float *p) { LANES_FOR(p[j]); }

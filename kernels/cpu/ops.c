@@ -7,12 +7,14 @@
 #include "kernels/cpu/dequant.h"
 #include "kernels/cpu/ops_internal.h"
 
-enum { MEMORY_ALIGNMENT = 64 };
+enum {
+    MEMORY_ALIGNMENT = 64
+};
 
 // ---- what the program needs -----------------------------------------------------------------------------------------
 
 struct needs {
-    uint64_t act_bytes;       // of one slot
+    uint64_t act_bytes; // of one slot
     uint64_t routing_words;
     uint64_t partial_bytes, delta_bytes, thread_bytes;
     uint32_t n_rope, n_rot_max;
@@ -22,16 +24,18 @@ static void at_least(uint64_t *have, uint64_t wanted) {
     if (*have < wanted) *have = wanted;
 }
 
-static uint32_t rows_max(const struct atsi_program *p, const struct atsi_view *view, uint32_t n_tokens_max, uint32_t n_outputs_max) {
+static uint32_t rows_max(const struct atsi_program *p, const struct atsi_view *view, uint32_t n_tokens_max,
+                         uint32_t n_outputs_max) {
     return p->buffers[view->buffer].rows == ATSI_ROWS_OUTPUTS ? n_outputs_max : n_tokens_max;
 }
 
-static enum atsi_status need_matrix(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_rows, uint32_t n_parts,
-                                    struct needs *needs, struct atsi_error *err) {
+static enum atsi_status need_matrix(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_rows,
+                                    uint32_t n_parts, struct needs *needs, struct atsi_error *err) {
     const struct atsi_tensor *weight = &p->tensors[op->tensor[0]];
     enum atsi_input_kind kind = atsi_matmul_input(weight->dtype);
     if (kind == ATSI_INPUT_UNSUPPORTED)
-        return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': the CPU has no kernel for type %s", weight->name, atsi_dtype_name(weight->dtype));
+        return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': the CPU has no kernel for type %s", weight->name,
+                         atsi_dtype_name(weight->dtype));
     if (kind == ATSI_INPUT_INT8 && op->in[0].width / n_parts % 32 != 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': %u columns of type %s are no multiple of 32", weight->name,
                          op->in[0].width / n_parts, atsi_dtype_name(weight->dtype));
@@ -40,8 +44,8 @@ static enum atsi_status need_matrix(const struct atsi_program *p, const struct a
     return ATSI_OK;
 }
 
-static enum atsi_status need_experts(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_rows, struct needs *needs,
-                                     struct atsi_error *err) {
+static enum atsi_status need_experts(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_rows,
+                                     struct needs *needs, struct atsi_error *err) {
     const struct atsi_experts_params *e = &op->u.experts;
     at_least(&needs->routing_words, atsi_expert_groups_words(e->n_experts, n_rows * e->n_used));
     return need_matrix(p, op, n_rows, e->in_per_slot ? e->n_used : 1, needs, err);
@@ -60,8 +64,8 @@ static void need_rope(const struct atsi_program *p, uint32_t i_op, struct needs 
     needs->n_rope++;
 }
 
-static enum atsi_status need_state(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_tokens_max, uint32_t n_ctx,
-                                   struct needs *needs, struct atsi_error *err) {
+static enum atsi_status need_state(const struct atsi_program *p, const struct atsi_op *op, uint32_t n_tokens_max,
+                                   uint32_t n_ctx, struct needs *needs, struct atsi_error *err) {
     const struct atsi_state *state = &p->states[op->state];
     if (op->kind == ATSI_OP_ATTENTION) {
         at_least(&needs->thread_bytes, atsi_attention_thread_bytes(state));
@@ -69,14 +73,14 @@ static enum atsi_status need_state(const struct atsi_program *p, const struct at
     } else if (op->kind == ATSI_OP_DELTA_RULE) {
         at_least(&needs->delta_bytes, atsi_delta_input_bytes(&op->u.delta, state, n_tokens_max));
     } else if (state->v_dim + 1 > ATSI_CONV_TAPS_MAX) {
-        return atsi_fail(err, ATSI_BAD_INPUT, "state '%s': a convolution of %u taps, at most %d are supported", state->name,
-                         state->v_dim + 1, ATSI_CONV_TAPS_MAX);
+        return atsi_fail(err, ATSI_BAD_INPUT, "state '%s': a convolution of %u taps, at most %d are supported",
+                         state->name, state->v_dim + 1, ATSI_CONV_TAPS_MAX);
     }
     return ATSI_OK;
 }
 
-static enum atsi_status collect_needs(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx,
-                                      struct needs *needs, struct atsi_error *err) {
+static enum atsi_status collect_needs(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                                      uint32_t n_ctx, struct needs *needs, struct atsi_error *err) {
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct atsi_op *op = &p->ops[i];
         uint32_t n_rows = rows_max(p, &op->out[0], n_tokens_max, n_outputs_max);
@@ -90,8 +94,8 @@ static enum atsi_status collect_needs(const struct atsi_program *p, uint32_t n_t
         case ATSI_OP_DELTA_RULE: ATSI_TRY(need_state(p, op, n_tokens_max, n_ctx, needs, err)); break;
         case ATSI_OP_EMBED:
             if (!atsi_dequant_supported(p->tensors[op->tensor[0]].dtype))
-                return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': the CPU cannot read type %s", p->tensors[op->tensor[0]].name,
-                                 atsi_dtype_name(p->tensors[op->tensor[0]].dtype));
+                return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': the CPU cannot read type %s",
+                                 p->tensors[op->tensor[0]].name, atsi_dtype_name(p->tensors[op->tensor[0]].dtype));
             break;
         default: break;
         }
@@ -120,26 +124,31 @@ static uint64_t carve_all(struct atsi_cpu *cpu, const struct needs *needs, uint8
     }
     cpu->attn_partials = carve(memory, &offset, needs->partial_bytes);
     cpu->delta_inputs = carve(memory, &offset, needs->delta_bytes);
-    cpu->thread_scratch_bytes = (size_t)((needs->thread_bytes + MEMORY_ALIGNMENT - 1) & ~(uint64_t)(MEMORY_ALIGNMENT - 1));
+    cpu->thread_scratch_bytes =
+        (size_t)((needs->thread_bytes + MEMORY_ALIGNMENT - 1) & ~(uint64_t)(MEMORY_ALIGNMENT - 1));
     cpu->thread_scratch = carve(memory, &offset, (uint64_t)cpu->n_threads * cpu->thread_scratch_bytes);
     return (offset + MEMORY_ALIGNMENT - 1) & ~(uint64_t)(MEMORY_ALIGNMENT - 1);
 }
 
-static enum atsi_status reserve(struct atsi_cpu *cpu, const struct needs *needs, uint32_t n_ops, struct atsi_error *err) {
+static enum atsi_status reserve(struct atsi_cpu *cpu, const struct needs *needs, uint32_t n_ops,
+                                struct atsi_error *err) {
     uint64_t bytes = carve_all(cpu, needs, NULL);
     cpu->memory = bytes < SIZE_MAX / 2 ? aligned_alloc(MEMORY_ALIGNMENT, (size_t)bytes + MEMORY_ALIGNMENT) : NULL;
     cpu->steps = atsi_steps_create((n_ops + 1) * ATSI_STEPS_PER_CALL);
     if (cpu->memory == NULL || cpu->steps == NULL)
-        return atsi_fail(err, ATSI_FAILED, "out of memory: the CPU kernels need %llu MiB of scratch; use a smaller chunk or context",
+        return atsi_fail(err, ATSI_FAILED,
+                         "out of memory: the CPU kernels need %llu MiB of scratch; use a smaller chunk or context",
                          (unsigned long long)(bytes >> 20));
-    memset(cpu->memory, 0, (size_t)bytes); // padding of partial rows stays zero, and no page is first touched in a round
+    memset(cpu->memory, 0,
+           (size_t)bytes); // padding of partial rows stays zero, and no page is first touched in a round
     carve_all(cpu, needs, cpu->memory);
     cpu->n_rope = needs->n_rope;
     return ATSI_OK;
 }
 
-enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
-                                 uint32_t n_ctx, int n_threads, struct atsi_cpu **out, struct atsi_error *err) {
+enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max,
+                                 uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out,
+                                 struct atsi_error *err) {
     enum atsi_isa selected;
     struct needs needs = {.n_rope = 0};
     *out = NULL;
@@ -173,7 +182,8 @@ const char *atsi_cpu_isa(const struct atsi_cpu *cpu) { return atsi_isa_name(cpu-
 
 // ---- running --------------------------------------------------------------------------------------------------------
 
-void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans) {
+void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
+                       uint32_t n_spans) {
     for (uint32_t i = 0; i < n_spans; i++) {
         if (!spans[i].write) continue;
         for (int s = 0; s < ATSI_ACT_SLOTS; s++)

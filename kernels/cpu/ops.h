@@ -11,7 +11,8 @@ struct atsi_cpu; // kernels of one ISA with their scratch memory
 // the name is unknown. Scratch is allocated here for rounds of at most n_tokens_max tokens of the program, for n_threads
 // threads; the run functions allocate nothing. Not thread-safe: one run at a time.
 enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max,
-                                 uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out, struct atsi_error *err);
+                                 uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out,
+                                 struct atsi_error *err);
 void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine
 const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
 

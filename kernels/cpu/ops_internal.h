@@ -8,8 +8,8 @@
 #include "kernels/matmul.h"
 
 enum {
-    ATSI_ACT_SLOTS = 4,        // quantised inputs that live at once
-    ATSI_ATTN_RANGE = 512,     // positions of a range: the pieces in which one query's softmax is divided among threads
+    ATSI_ACT_SLOTS = 4,    // quantised inputs that live at once
+    ATSI_ATTN_RANGE = 512, // positions of a range: the pieces in which one query's softmax is divided among threads
     ATSI_ATTN_SPLIT_TOKENS = 4, // rounds of more tokens have enough heads and tokens to share
     ATSI_CONV_TAPS_MAX = 16
 };
@@ -34,7 +34,7 @@ struct atsi_routing {
 struct atsi_rope_table {
     uint32_t n_rot;
     float scale;
-    float *frequencies; // copy of the tensor: what the rows were computed for
+    float *frequencies;          // copy of the tensor: what the rows were computed for
     int32_t first_pos, n_tokens; // n_tokens 0: not computed
     float *rows;
 };
@@ -52,9 +52,9 @@ struct atsi_cpu {
     struct atsi_routing routing;
     struct atsi_rope_table *rope; // [n_rope]
     uint32_t n_rope;
-    float *attn_partials;         // of split attention
-    float *delta_inputs;          // normalised q and k, decay and beta of a round
-    uint8_t *thread_scratch;      // [n_threads][thread_scratch_bytes]
+    float *attn_partials;    // of split attention
+    float *delta_inputs;     // normalised q and k, decay and beta of a round
+    uint8_t *thread_scratch; // [n_threads][thread_scratch_bytes]
     size_t thread_scratch_bytes;
     void *memory; // everything above is carved from it
 };
@@ -74,17 +74,21 @@ void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *c
 void atsi_steps_of_conv(struct atsi_cpu *cpu, const struct atsi_op_call *call);
 void atsi_steps_of_delta(struct atsi_cpu *cpu, const struct atsi_op_call *call);
 void atsi_steps_of_select(struct atsi_cpu *cpu, const struct atsi_op_call *call);
-enum { ATSI_STEPS_PER_CALL = 4 }; // at most
+enum {
+    ATSI_STEPS_PER_CALL = 4
+}; // at most
 
 // Adds a step and forgets the quantised inputs and routings whose source it writes.
-void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans);
+void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
+                       uint32_t n_spans);
 
 static inline uint32_t atsi_call_rows(const struct atsi_op_call *call) {
     const struct atsi_round *round = call->round.round;
     return (uint32_t)(call->outputs_domain ? round->n_outputs : round->n_tokens);
 }
 static inline struct atsi_span atsi_span_rows(const struct atsi_rows_ref *rows, uint32_t n_rows, bool write) {
-    return (struct atsi_span){.data = rows->data, .stride = rows->stride, .width = rows->width, .n_rows = n_rows, .write = write};
+    return (struct atsi_span){
+        .data = rows->data, .stride = rows->stride, .width = rows->width, .n_rows = n_rows, .write = write};
 }
 static inline float *atsi_row(const struct atsi_rows_ref *rows, uint32_t i) {
     return (float *)rows->data + (size_t)i * rows->stride;
@@ -92,8 +96,9 @@ static inline float *atsi_row(const struct atsi_rows_ref *rows, uint32_t i) {
 
 // Scratch that an op kind needs, for sizing. Bytes per thread, and for the whole round.
 uint64_t atsi_attention_thread_bytes(const struct atsi_state *state);
-uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, const struct atsi_state *state, uint32_t n_ctx,
-                                      uint32_t n_tokens_max);
-uint64_t atsi_delta_input_bytes(const struct atsi_delta_params *p, const struct atsi_state *state, uint32_t n_tokens_max);
+uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, const struct atsi_state *state,
+                                      uint32_t n_ctx, uint32_t n_tokens_max);
+uint64_t atsi_delta_input_bytes(const struct atsi_delta_params *p, const struct atsi_state *state,
+                                uint32_t n_tokens_max);
 
 #endif

@@ -13,17 +13,20 @@ static void run_quantise(struct atsi_cpu *cpu, const struct atsi_step *step, uin
     const float *in = atsi_row(&step->call->in[0], row);
     uint8_t *out = (uint8_t *)slot->memory + (size_t)row * n_parts * row_bytes;
     for (uint32_t part = 0; part < n_parts; part++)
-        cpu->matmul.quantise(in + (size_t)part * n_cols, n_cols, (struct atsi_act_block *)(void *)(out + part * row_bytes));
+        cpu->matmul.quantise(in + (size_t)part * n_cols, n_cols,
+                             (struct atsi_act_block *)(void *)(out + part * row_bytes));
 }
 
 static struct atsi_span slot_span(const struct atsi_act_slot *slot, bool write) {
     uint32_t stride = (uint32_t)(slot->n_parts * slot->row_bytes / 4);
-    return (struct atsi_span){.data = slot->memory, .stride = stride, .width = stride, .n_rows = slot->source.n_rows, .write = write};
+    return (struct atsi_span){
+        .data = slot->memory, .stride = stride, .width = stride, .n_rows = slot->source.n_rows, .write = write};
 }
 
 // The slot that holds in[0] of the call quantised, as n_parts pieces a row; adds the step that fills it where there is none yet.
 // A slot that is taken over may still be read by earlier steps: its memory is among the spans, so they are waited for.
-static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t n_rows, uint32_t n_parts) {
+static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t n_rows,
+                                uint32_t n_parts) {
     struct atsi_span source = atsi_span_rows(&call->in[0], n_rows, false);
     uint32_t n_cols = source.width / n_parts, oldest = 0;
     for (uint32_t i = 0; i < ATSI_ACT_SLOTS; i++) {
@@ -41,7 +44,8 @@ static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call 
     slot->n_parts = n_parts;
     slot->row_bytes = atsi_act_row_bytes(n_cols);
     slot->last_use = ++cpu->n_uses;
-    struct atsi_step step = {.run = run_quantise, .call = call, .n_items = n_rows, .by_row = true, .arg = {oldest, n_cols, n_parts}};
+    struct atsi_step step = {
+        .run = run_quantise, .call = call, .n_items = n_rows, .by_row = true, .arg = {oldest, n_cols, n_parts}};
     struct atsi_span spans[2] = {source, slot_span(slot, true)};
     atsi_cpu_add_step(cpu, &step, spans, 2);
     return oldest;
@@ -60,7 +64,8 @@ static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const str
         .weight = call->tensor[0].data,
         .bias = call->tensor[1].data,
         .in = is_float ? call->in[0].data : cpu->act[slot].memory,
-        .in_stride = is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_act_row_bytes((uint32_t)weight->ne[0]),
+        .in_stride =
+            is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_act_row_bytes((uint32_t)weight->ne[0]),
         .out = call->out[0].data,
         .out_stride = call->out[0].stride,
         .n_tokens = atsi_call_rows(call),
@@ -84,8 +89,8 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
     }
     struct atsi_matmul_args args = matmul_args(cpu, call, slot);
     struct atsi_span spans[2] = {in, atsi_span_rows(&call->out[0], n_rows, true)};
-    struct atsi_step step = {.run = run_matmul, .call = call, .arg = {slot},
-                             .n_items = atsi_matmul_n_chunks(&args, cpu->n_run_threads)};
+    struct atsi_step step = {
+        .run = run_matmul, .call = call, .arg = {slot}, .n_items = atsi_matmul_n_chunks(&args, cpu->n_run_threads)};
     atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
@@ -95,15 +100,17 @@ static void run_grouping(struct atsi_cpu *cpu, const struct atsi_step *step, uin
     (void)i_item, (void)i_thread;
     const struct atsi_op_call *call = step->call;
     const struct atsi_experts_params *p = &call->op->u.experts;
-    atsi_expert_groups_build(&cpu->routing.groups, cpu->routing.words, p->n_experts, call->in[1].data, call->in[1].stride,
-                             atsi_call_rows(call), p->n_used);
+    atsi_expert_groups_build(&cpu->routing.groups, cpu->routing.words, p->n_experts, call->in[1].data,
+                             call->in[1].stride, atsi_call_rows(call), p->n_used);
 }
 
 // Experts of one layer share their ids: they are grouped once.
 static void group_by_expert(struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct atsi_span *groups) {
     struct atsi_span ids = atsi_span_rows(&call->in[1], atsi_call_rows(call), false);
     const struct atsi_span *known = &cpu->routing.source;
-    if (known->data == ids.data && known->stride == ids.stride && known->n_rows == ids.n_rows && known->width == ids.width) return;
+    if (known->data == ids.data && known->stride == ids.stride && known->n_rows == ids.n_rows &&
+        known->width == ids.width)
+        return;
     cpu->routing.source = ids;
     struct atsi_step step = {.run = run_grouping, .call = call, .n_items = 1};
     struct atsi_span spans[2] = {ids, *groups};
@@ -111,7 +118,8 @@ static void group_by_expert(struct atsi_cpu *cpu, const struct atsi_op_call *cal
     atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
-static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t slot) {
+static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call,
+                                             uint32_t slot) {
     const struct atsi_experts_params *p = &call->op->u.experts;
     const struct atsi_tensor *weight = call->tensor[0].info;
     struct atsi_experts_args args = {

@@ -60,7 +60,8 @@ static void run_gate(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_
     uint32_t n_gates = call->in[1].width, per_gate = call->in[0].width / n_gates;
     const float *in = atsi_row(&call->in[0], row), *gates = atsi_row(&call->in[1], row);
     float *out = atsi_row(&call->out[0], row);
-    if (per_gate == 1) cpu->vec->gate_each(in, gates, n_gates, out);
+    if (per_gate == 1)
+        cpu->vec->gate_each(in, gates, n_gates, out);
     else
         for (uint32_t g = 0; g < n_gates; g++)
             cpu->vec->gate(in + (size_t)g * per_gate, gates[g], per_gate, out + (size_t)g * per_gate);
@@ -71,7 +72,8 @@ void atsi_steps_of_gate(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
 static void run_add(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     (void)i_thread;
     const struct atsi_op_call *call = step->call;
-    cpu->vec->add(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->out[0].width, atsi_row(&call->out[0], row));
+    cpu->vec->add(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->out[0].width,
+                  atsi_row(&call->out[0], row));
 }
 
 void atsi_steps_of_add(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_add); }
@@ -79,11 +81,13 @@ void atsi_steps_of_add(struct atsi_cpu *cpu, const struct atsi_op_call *call) { 
 static void run_expert_sum(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     (void)i_thread;
     const struct atsi_op_call *call = step->call;
-    cpu->vec->weighted_sum(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->in[1].width, call->out[0].width,
-                           call->op->add, atsi_row(&call->out[0], row));
+    cpu->vec->weighted_sum(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->in[1].width,
+                           call->out[0].width, call->op->add, atsi_row(&call->out[0], row));
 }
 
-void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_expert_sum); }
+void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    add_row_step(cpu, call, run_expert_sum);
+}
 
 // ---- router ---------------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,9 @@ static void run_router(struct atsi_cpu *cpu, const struct atsi_step *step, uint3
                (int32_t *)call->out[0].data + (size_t)row * call->out[0].stride, atsi_row(&call->out[1], row));
 }
 
-void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_router); }
+void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    add_row_step(cpu, call, run_router);
+}
 
 // ---- rotary embedding -----------------------------------------------------------------------------------------------
 
@@ -111,7 +117,8 @@ static void run_rope_table(struct atsi_cpu *cpu, const struct atsi_step *step, u
 }
 
 static struct atsi_span table_span(const struct atsi_rope_table *table, uint32_t n_rows, bool write) {
-    return (struct atsi_span){.data = table->rows, .stride = table->n_rot, .width = table->n_rot, .n_rows = n_rows, .write = write};
+    return (struct atsi_span){
+        .data = table->rows, .stride = table->n_rot, .width = table->n_rot, .n_rows = n_rows, .write = write};
 }
 
 // The table of these frequencies, computed in this round at its first use. Its number is below n_rope because the tables were
@@ -123,7 +130,8 @@ static uint32_t rope_table(struct atsi_cpu *cpu, const struct atsi_op_call *call
     uint32_t i = 0, stale = 0;
     for (; i < cpu->n_rope; i++) {
         struct atsi_rope_table *table = &cpu->rope[i];
-        if (table->n_tokens != round->n_tokens || table->first_pos != round->first_pos) stale = i;
+        if (table->n_tokens != round->n_tokens || table->first_pos != round->first_pos)
+            stale = i;
         else if (table->n_rot == p->n_rot && table->scale == p->scale &&
                  memcmp(table->frequencies, call->tensor[0].data, bytes) == 0)
             return i;
@@ -136,7 +144,8 @@ static uint32_t rope_table(struct atsi_cpu *cpu, const struct atsi_op_call *call
     table->n_tokens = round->n_tokens;
     memcpy(table->frequencies, call->tensor[0].data, bytes);
     span = table_span(table, (uint32_t)round->n_tokens, true);
-    struct atsi_step step = {.run = run_rope_table, .call = call, .n_items = span.n_rows, .by_row = true, .arg = {stale}};
+    struct atsi_step step = {
+        .run = run_rope_table, .call = call, .n_items = span.n_rows, .by_row = true, .arg = {stale}};
     atsi_cpu_add_step(cpu, &step, &span, 1);
     return stale;
 }
@@ -155,7 +164,8 @@ static void run_rope(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_
 
 void atsi_steps_of_rope(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     uint32_t n_rows = atsi_call_rows(call), table = rope_table(cpu, call);
-    struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false), table_span(&cpu->rope[table], n_rows, false),
+    struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false),
+                                 table_span(&cpu->rope[table], n_rows, false),
                                  atsi_span_rows(&call->out[0], n_rows, true)};
     struct atsi_step step = {.run = run_rope, .call = call, .n_items = n_rows, .by_row = true, .arg = {table}};
     atsi_cpu_add_step(cpu, &step, spans, 3);

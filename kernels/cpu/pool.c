@@ -18,9 +18,9 @@
 // Waiting is in three steps. Spinning covers what threads of one job differ by (microseconds); yielding covers a thread that
 // lost its core to another program for a moment; sleeping covers everything else.
 enum {
-    CACHE_LINE = 128,      // two lines: the neighbour is prefetched with it on x86
-    SPINS_BARRIER = 2000,  // about 40 us of pauses
-    SPINS_IDLE = 5000,     // about 100 us between dispatches: a hand-over to the GPU and back
+    CACHE_LINE = 128,     // two lines: the neighbour is prefetched with it on x86
+    SPINS_BARRIER = 2000, // about 40 us of pauses
+    SPINS_IDLE = 5000,    // about 100 us between dispatches: a hand-over to the GPU and back
     YIELDS = 20
 };
 
@@ -95,7 +95,9 @@ void atsi_pool_barrier(struct atsi_pool *pool) {
     gate_open(&pool->barrier);
 }
 
-int atsi_pool_next(struct atsi_pool *pool) { return atomic_fetch_add_explicit(&pool->next_item, 1, memory_order_relaxed); }
+int atsi_pool_next(struct atsi_pool *pool) {
+    return atomic_fetch_add_explicit(&pool->next_item, 1, memory_order_relaxed);
+}
 
 int atsi_pool_n_threads(const struct atsi_pool *pool) { return pool->n_threads; }
 

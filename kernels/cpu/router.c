@@ -1,7 +1,8 @@
 #include "kernels/cpu/router.h"
 
 // Numbers of the n_used largest of scores + bias. `keys` receives what they were selected by.
-static void select_best(const float *scores, const float *bias, uint32_t n_experts, uint32_t n_used, int32_t *ids, float *keys) {
+static void select_best(const float *scores, const float *bias, uint32_t n_experts, uint32_t n_used, int32_t *ids,
+                        float *keys) {
     uint32_t n = 0;
     for (uint32_t e = 0; e < n_experts; e++) {
         float key = scores[e] + (bias != NULL ? bias[e] : 0.0f);
@@ -16,8 +17,8 @@ static void select_best(const float *scores, const float *bias, uint32_t n_exper
     }
 }
 
-void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_params *p, const float *logits, const float *bias,
-                float *scores, int32_t *ids, float *weights) {
+void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_params *p, const float *logits,
+                const float *bias, float *scores, int32_t *ids, float *weights) {
     const float *by = logits;
     if (p->score == ATSI_ROUTER_SIGMOID) {
         vec->sigmoid(logits, p->n_experts, scores);

@@ -3,7 +3,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-enum { GROUP_CHAINS = 16, GROUP_SPANS = 128, NO_STEP = UINT32_MAX };
+enum {
+    GROUP_CHAINS = 16,
+    GROUP_SPANS = 128,
+    NO_STEP = UINT32_MAX
+};
 
 struct chain {
     uint32_t first, last; // steps
@@ -47,7 +51,9 @@ void atsi_steps_free(struct atsi_steps *steps) {
     free(steps);
 }
 
-void atsi_steps_clear(struct atsi_steps *steps) { steps->n_steps = steps->n_chains = steps->n_groups = steps->n_spans = 0; }
+void atsi_steps_clear(struct atsi_steps *steps) {
+    steps->n_steps = steps->n_chains = steps->n_groups = steps->n_spans = 0;
+}
 
 bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more) { return steps->n_steps + n_more > steps->cap; }
 
@@ -97,11 +103,15 @@ static bool can_chain(const struct atsi_step *a, const struct atsi_step *b) {
     return a->n_items == 1 || (a->by_row && b->by_row);
 }
 
-enum place { NEW_CHAIN, JOIN_CHAIN, NEW_GROUP };
+enum place {
+    NEW_CHAIN,
+    JOIN_CHAIN,
+    NEW_GROUP
+};
 
 // Where the step can stand in the last group. *chain: the only chain that it depends on.
-static enum place find_place(const struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
-                             uint32_t n_spans, uint32_t *chain) {
+static enum place find_place(const struct atsi_steps *steps, const struct atsi_step *step,
+                             const struct atsi_span *spans, uint32_t n_spans, uint32_t *chain) {
     enum place place = NEW_CHAIN;
     for (uint32_t i = 0; i < steps->n_spans; i++) {
         const struct placed_span *old = &steps->spans[i];
@@ -111,7 +121,8 @@ static enum place find_place(const struct atsi_steps *steps, const struct atsi_s
             if (meeting == APART) continue;
             if (place == JOIN_CHAIN && old->chain != *chain) return NEW_GROUP;
             const struct atsi_step *before = &steps->steps[steps->chains[old->chain].last];
-            bool by_rows = meeting == SAME_ROWS && old->span.n_rows == step->n_items && spans[j].n_rows == step->n_items;
+            bool by_rows =
+                meeting == SAME_ROWS && old->span.n_rows == step->n_items && spans[j].n_rows == step->n_items;
             if (!can_chain(before, step) || (!by_rows && step->n_items != 1)) return NEW_GROUP;
             place = JOIN_CHAIN;
             *chain = old->chain;
@@ -120,7 +131,8 @@ static enum place find_place(const struct atsi_steps *steps, const struct atsi_s
     return place;
 }
 
-void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans) {
+void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
+                    uint32_t n_spans) {
     if (step->count == NULL && step->n_items == 0) return;
     uint32_t chain = 0, index = steps->n_steps++;
     steps->steps[index] = *step;
@@ -138,7 +150,8 @@ void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, cons
         steps->groups[steps->n_groups - 1].n_chains++;
     }
     for (uint32_t i = 0; i < n_spans; i++)
-        if (spans[i].data != NULL) steps->spans[steps->n_spans++] = (struct placed_span){.span = spans[i], .chain = chain};
+        if (spans[i].data != NULL)
+            steps->spans[steps->n_spans++] = (struct placed_span){.span = spans[i], .chain = chain};
 }
 
 // ---- running --------------------------------------------------------------------------------------------------------
@@ -181,7 +194,9 @@ static void team_job(void *context, int i_thread, int n_threads) {
 void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool, int n_threads) {
     struct team team = {.steps = steps, .cpu = cpu, .pool = n_threads > 1 ? pool : NULL, .n_threads = n_threads};
     if (steps->n_groups == 0) return;
-    if (team.pool != NULL) atsi_pool_run(pool, team_job, &team);
-    else team_job(&team, 0, 1);
+    if (team.pool != NULL)
+        atsi_pool_run(pool, team_job, &team);
+    else
+        team_job(&team, 0, 1);
     atsi_steps_clear(steps);
 }

@@ -20,7 +20,9 @@ struct atsi_step;
 typedef void atsi_step_run(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_item, int i_thread);
 typedef uint32_t atsi_step_count(struct atsi_cpu *cpu, const struct atsi_step *step);
 
-enum { ATSI_STEP_SPANS = 8 };
+enum {
+    ATSI_STEP_SPANS = 8
+};
 
 // Memory that a step reads or writes: n_rows rows of `width` 4-byte elements, `stride` elements apart.
 struct atsi_span {
@@ -31,7 +33,8 @@ struct atsi_span {
 
 struct atsi_step {
     atsi_step_run *run;
-    atsi_step_count *count; // not NULL: gives n_items when the group starts (it depends on what earlier groups computed)
+    atsi_step_count
+        *count; // not NULL: gives n_items when the group starts (it depends on what earlier groups computed)
     const struct atsi_op_call *call;
     uint32_t n_items;
     bool by_row;     // item i touches row i of every span alone
@@ -47,7 +50,8 @@ void atsi_steps_free(struct atsi_steps *steps); // NULL fine
 void atsi_steps_clear(struct atsi_steps *steps);
 bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more);
 // Appends a step (copied). Steps take effect in the order in which they are added. n_spans <= ATSI_STEP_SPANS.
-void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans, uint32_t n_spans);
+void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
+                    uint32_t n_spans);
 // Runs and clears the list. pool NULL: on the calling thread alone. Threads from n_threads on only wait.
 void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool, int n_threads);
 // Whether two spans share bytes.

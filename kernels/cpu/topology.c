@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_CAP = 4096 };
+enum {
+    TEXT_CAP = 4096
+};
 
 // Reads a small text file. An absent or empty file gives false.
 static bool read_text(const char *root, const char *path, char text[TEXT_CAP]) {
@@ -148,8 +150,10 @@ static int cgroup_quota(const char *root) {
         controllers++;
         *path++ = 0;
         int quota = 0;
-        if (controllers[0] == 0) quota = walk_groups(root, "/sys/fs/cgroup", path, group_quota_v2);
-        else if (has_controller(controllers, "cpu")) quota = walk_groups(root, "/sys/fs/cgroup/cpu", path, group_quota_v1);
+        if (controllers[0] == 0)
+            quota = walk_groups(root, "/sys/fs/cgroup", path, group_quota_v2);
+        else if (has_controller(controllers, "cpu"))
+            quota = walk_groups(root, "/sys/fs/cgroup/cpu", path, group_quota_v1);
         if (quota > 0 && (smallest == 0 || quota < smallest)) smallest = quota;
     }
     return smallest;

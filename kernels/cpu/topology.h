@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 
-enum { ATSI_CPUS_CAP = 4096 };
+enum {
+    ATSI_CPUS_CAP = 4096
+};
 
 struct atsi_topology {
     int n_cpus;              // usable logical CPUs: the affinity mask; >= 1

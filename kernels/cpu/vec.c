@@ -1,6 +1,6 @@
 // The vector kernels in plain C, and the choice among the versions.
-#include "kernels/cpu/vec_rows_body.h"
 #include "kernels/cpu/vec_attention_body.h"
+#include "kernels/cpu/vec_rows_body.h"
 
 const struct atsi_vec_kernels atsi_vec_kernels_reference = VEC_KERNELS;
 

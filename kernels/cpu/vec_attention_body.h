@@ -10,12 +10,24 @@
 
 // Queries and keys (or columns of values) that are worked on together: as many sums as there are registers for.
 #if defined(__AVX512F__)
-enum { TILE_QUERIES = 4, TILE_KEYS = 4, TILE_COLUMNS = 4 };
+enum {
+    TILE_QUERIES = 4,
+    TILE_KEYS = 4,
+    TILE_COLUMNS = 4
+};
 #else
-enum { TILE_QUERIES = 2, TILE_KEYS = 2, TILE_COLUMNS = 2 };
+enum {
+    TILE_QUERIES = 2,
+    TILE_KEYS = 2,
+    TILE_COLUMNS = 2
+};
 #endif
 
-enum { Q8_0_ELEMS = 32, Q8_0_BYTES = 34, PREFETCH_ROWS = 8 };
+enum {
+    Q8_0_ELEMS = 32,
+    Q8_0_BYTES = 34,
+    PREFETCH_ROWS = 8
+};
 
 static float exp_one(float x) {
     float e[LANES];
@@ -56,7 +68,8 @@ static void kv_store(enum atsi_dtype type, const float *in, uint32_t n, void *ou
     if (type == ATSI_F16) {
         store_half(in, n, out);
     } else if (type == ATSI_Q8_0) {
-        for (uint32_t i = 0; i < n; i += Q8_0_ELEMS) store_q8_0_block(in + i, (uint8_t *)out + i / Q8_0_ELEMS * Q8_0_BYTES);
+        for (uint32_t i = 0; i < n; i += Q8_0_ELEMS)
+            store_q8_0_block(in + i, (uint8_t *)out + i / Q8_0_ELEMS * Q8_0_BYTES);
     } else {
         memcpy(out, in, n * sizeof *in);
     }
@@ -95,17 +108,23 @@ static void prefetch_row(const uint8_t *row, size_t row_bytes) {
 }
 
 // Rows first .. end - 1 of the block that starts at position `begin`, as padded floats.
-static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t slot_bytes, uint32_t dim, uint32_t begin,
-                       uint32_t first, uint32_t end, float *rows) {
-    uint32_t pad = atsi_vec_pad(dim), slot = (begin + first) % t->capacity, ahead = (begin + first + PREFETCH_ROWS) % t->capacity;
-    size_t row_bytes = t->kv_type == ATSI_F16 ? dim * 2u : t->kv_type == ATSI_Q8_0 ? dim / Q8_0_ELEMS * Q8_0_BYTES : dim * 4u;
+static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t slot_bytes, uint32_t dim,
+                       uint32_t begin, uint32_t first, uint32_t end, float *rows) {
+    uint32_t pad = atsi_vec_pad(dim), slot = (begin + first) % t->capacity,
+             ahead = (begin + first + PREFETCH_ROWS) % t->capacity;
+    size_t row_bytes = t->kv_type == ATSI_F16    ? dim * 2u
+                       : t->kv_type == ATSI_Q8_0 ? dim / Q8_0_ELEMS * Q8_0_BYTES
+                                                 : dim * 4u;
     for (uint32_t j = first; j < end; j++) {
         const uint8_t *in = (const uint8_t *)cache + slot * slot_bytes;
         float *out = rows + (size_t)j * pad;
         prefetch_row((const uint8_t *)cache + ahead * slot_bytes, row_bytes);
-        if (t->kv_type == ATSI_F16) load_half((const uint16_t *)(const void *)in, dim, out);
-        else if (t->kv_type == ATSI_Q8_0) load_q8_0(in, dim, out);
-        else load_float((const float *)(const void *)in, dim, out);
+        if (t->kv_type == ATSI_F16)
+            load_half((const uint16_t *)(const void *)in, dim, out);
+        else if (t->kv_type == ATSI_Q8_0)
+            load_q8_0(in, dim, out);
+        else
+            load_float((const float *)(const void *)in, dim, out);
         if (++slot == t->capacity) slot = 0;
         if (++ahead == t->capacity) ahead = 0;
     }
@@ -123,7 +142,8 @@ static inline void store_sums(lanes sum[TILE_QUERIES][TILE_KEYS], float scale_by
             __m512 x = sum[2 * h][b], y = sum[2 * h + 1][b];
             half[h] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
         }
-        key[b] = _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+        key[b] =
+            _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
     }
     __m512 low = _mm512_add_ps(_mm512_shuffle_ps(key[0], key[1], 0x44), _mm512_shuffle_ps(key[0], key[1], 0xee));
     __m512 high = _mm512_add_ps(_mm512_shuffle_ps(key[2], key[3], 0x44), _mm512_shuffle_ps(key[2], key[3], 0xee));
@@ -170,11 +190,16 @@ static void score_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
             const float *q = t->q + (size_t)a * pad;
             float *scores = t->scores + (size_t)a * ATSI_ATTN_BLOCK + b;
             // Constants let the compiler keep the sums of the usual tiles in registers.
-            if (n_k < TILE_KEYS) score_tile(q, k, pad, n_q, n_k, t->scale, scores);
-            else if (n_q == TILE_QUERIES) score_tile(q, k, pad, TILE_QUERIES, TILE_KEYS, t->scale, scores);
-            else if (n_q == 2) score_tile(q, k, pad, 2, TILE_KEYS, t->scale, scores);
-            else if (n_q == 1) score_tile(q, k, pad, 1, TILE_KEYS, t->scale, scores);
-            else score_tile(q, k, pad, n_q, TILE_KEYS, t->scale, scores);
+            if (n_k < TILE_KEYS)
+                score_tile(q, k, pad, n_q, n_k, t->scale, scores);
+            else if (n_q == TILE_QUERIES)
+                score_tile(q, k, pad, TILE_QUERIES, TILE_KEYS, t->scale, scores);
+            else if (n_q == 2)
+                score_tile(q, k, pad, 2, TILE_KEYS, t->scale, scores);
+            else if (n_q == 1)
+                score_tile(q, k, pad, 1, TILE_KEYS, t->scale, scores);
+            else
+                score_tile(q, k, pad, n_q, TILE_KEYS, t->scale, scores);
         }
     }
 }
@@ -211,8 +236,8 @@ static void softmax_block(const struct atsi_attn_tile *t, uint32_t i, uint32_t b
 // ---- values ---------------------------------------------------------------------------------------------------------
 
 // acc[a] += sum over the block's rows first .. end - 1 of weight * row, for n_q queries and n_c lanes of columns.
-static inline void value_tile(const float *weights, const float *v, uint32_t pad, uint32_t first, uint32_t end, uint32_t n_q,
-                              uint32_t n_c, float *acc) {
+static inline void value_tile(const float *weights, const float *v, uint32_t pad, uint32_t first, uint32_t end,
+                              uint32_t n_q, uint32_t n_c, float *acc) {
     lanes sum[TILE_QUERIES][TILE_COLUMNS];
     for (uint32_t a = 0; a < n_q; a++)
         for (uint32_t c = 0; c < n_c; c++) sum[a][c] = lanes_load(acc + (size_t)a * pad + c * LANES);
@@ -237,11 +262,16 @@ static void value_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
             uint32_t n_c = n_lanes - c < TILE_COLUMNS ? n_lanes - c : TILE_COLUMNS;
             const float *v = t->v_rows + c * LANES;
             float *acc = t->acc + (size_t)a * pad + c * LANES;
-            if (n_c < TILE_COLUMNS) value_tile(weights, v, pad, first, end, n_q, n_c, acc);
-            else if (n_q == TILE_QUERIES) value_tile(weights, v, pad, first, end, TILE_QUERIES, TILE_COLUMNS, acc);
-            else if (n_q == 2) value_tile(weights, v, pad, first, end, 2, TILE_COLUMNS, acc);
-            else if (n_q == 1) value_tile(weights, v, pad, first, end, 1, TILE_COLUMNS, acc);
-            else value_tile(weights, v, pad, first, end, n_q, TILE_COLUMNS, acc);
+            if (n_c < TILE_COLUMNS)
+                value_tile(weights, v, pad, first, end, n_q, n_c, acc);
+            else if (n_q == TILE_QUERIES)
+                value_tile(weights, v, pad, first, end, TILE_QUERIES, TILE_COLUMNS, acc);
+            else if (n_q == 2)
+                value_tile(weights, v, pad, first, end, 2, TILE_COLUMNS, acc);
+            else if (n_q == 1)
+                value_tile(weights, v, pad, first, end, 1, TILE_COLUMNS, acc);
+            else
+                value_tile(weights, v, pad, first, end, n_q, TILE_COLUMNS, acc);
         }
     }
 }
@@ -268,8 +298,10 @@ static void attention_range(const struct atsi_attn_tile *t, uint32_t begin, uint
         score_block(t, first, n);
         for (uint32_t i = 0; i < t->n_queries; i++) {
             // A query that sees nothing here keeps its sums to the bit: its weights are 0.
-            if (t->first[i] < block + ATSI_ATTN_BLOCK && t->end[i] > block) softmax_block(t, i, block);
-            else memset(t->scores + (size_t)i * ATSI_ATTN_BLOCK, 0, ATSI_ATTN_BLOCK * sizeof *t->scores);
+            if (t->first[i] < block + ATSI_ATTN_BLOCK && t->end[i] > block)
+                softmax_block(t, i, block);
+            else
+                memset(t->scores + (size_t)i * ATSI_ATTN_BLOCK, 0, ATSI_ATTN_BLOCK * sizeof *t->scores);
         }
         value_block(t, first, n);
     }
@@ -298,12 +330,12 @@ static void attention_finish(float max, float sum, const float *acc, const float
     scale(acc, keep / sum, v_dim, out);
 }
 
-#define VEC_KERNELS                                                                                                     \
-    {                                                                                                                   \
-        .rms_norm = rms_norm, .l2_norm = l2_norm, .scale = scale, .add = add, .glu = glu, .silu = silu,                 \
-        .sigmoid = sigmoid, .gate = gate, .gate_each = gate_each, .exp_shifted = exp_shifted, .weighted_sum = weighted_sum, .rope = rope,       \
-        .kv_store = kv_store, .attention_range = attention_range, .attention_fold = attention_fold,                     \
-        .attention_finish = attention_finish, .delta_step = delta_step,                                                 \
+#define VEC_KERNELS                                                                                           \
+    {                                                                                                         \
+        .rms_norm = rms_norm, .l2_norm = l2_norm, .scale = scale, .add = add, .glu = glu, .silu = silu,       \
+        .sigmoid = sigmoid, .gate = gate, .gate_each = gate_each, .exp_shifted = exp_shifted,                 \
+        .weighted_sum = weighted_sum, .rope = rope, .kv_store = kv_store, .attention_range = attention_range, \
+        .attention_fold = attention_fold, .attention_finish = attention_finish, .delta_step = delta_step,     \
     }
 
 #endif

@@ -37,7 +37,8 @@ static void l2_norm(const float *in, uint32_t n, float eps, float factor, float 
 
 static void add(const float *a, const float *b, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i += LANES)
-        lanes_store_left(out + i, lanes_add(lanes_load_left(a + i, n - i, 0.0f), lanes_load_left(b + i, n - i, 0.0f)), n - i);
+        lanes_store_left(out + i, lanes_add(lanes_load_left(a + i, n - i, 0.0f), lanes_load_left(b + i, n - i, 0.0f)),
+                         n - i);
 }
 
 // x * sigmoid(x * slope), as a quotient: one rounding less.
@@ -106,7 +107,8 @@ static float exp_shifted(const float *in, uint32_t n, float *out) {
     return lanes_sum(sum);
 }
 
-static void weighted_sum(const float *slots, const float *weights, uint32_t n_slots, uint32_t n, bool add_to, float *out) {
+static void weighted_sum(const float *slots, const float *weights, uint32_t n_slots, uint32_t n, bool add_to,
+                         float *out) {
     for (uint32_t i = 0; i < n; i += LANES) {
         lanes sum = lanes_set(0.0f);
         for (uint32_t s = 0; s < n_slots; s++)
@@ -126,8 +128,8 @@ static void rope_half_split(const float *in, const float *cosine, const float *s
     }
 }
 
-static void rope(enum atsi_rope_pairing pairing, const float *in, const float *cosine, const float *sine, uint32_t n_rot,
-                 uint32_t head_dim, float *out) {
+static void rope(enum atsi_rope_pairing pairing, const float *in, const float *cosine, const float *sine,
+                 uint32_t n_rot, uint32_t head_dim, float *out) {
     if (pairing == ATSI_ROPE_HALF_SPLIT) {
         rope_half_split(in, cosine, sine, n_rot / 2, out);
     } else {
@@ -140,7 +142,9 @@ static void rope(enum atsi_rope_pairing pairing, const float *in, const float *c
     if (out != in) memcpy(out + n_rot, in + n_rot, (head_dim - n_rot) * sizeof *in);
 }
 
-enum { DELTA_LANES = 4 }; // columns worked on together: 4 x 16
+enum {
+    DELTA_LANES = 4
+}; // columns worked on together: 4 x 16
 
 // Decays the state of up to 64 columns, corrects it by the error of what it recalls for k, and reads it with q.
 static void delta_columns(const struct atsi_delta_step *t, uint32_t first, uint32_t n) {
@@ -175,8 +179,10 @@ static void delta_step(const struct atsi_delta_step *step) {
     for (uint32_t first = 0; first < step->n_cols; first += DELTA_LANES * LANES) {
         uint32_t left = step->n_cols - first;
         // The constant lets the compiler keep the sums of a full group in registers.
-        if (left >= DELTA_LANES * LANES) delta_columns(step, first, DELTA_LANES * LANES);
-        else delta_columns(step, first, left);
+        if (left >= DELTA_LANES * LANES)
+            delta_columns(step, first, DELTA_LANES * LANES);
+        else
+            delta_columns(step, first, left);
     }
 }
 

@@ -24,14 +24,16 @@ enum atsi_status sim_poison(struct sim_device *d, const struct atsi_error *failu
 static enum atsi_status info(struct atsi_device *device, struct atsi_device_info *out, struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
     ATSI_TRY(sim_state(d, err));
-    *out = (struct atsi_device_info){.total_bytes = d->params.memory_bytes, .n_copy_engines = 2, .can_register_host = true};
+    *out = (struct atsi_device_info){
+        .total_bytes = d->params.memory_bytes, .n_copy_engines = 2, .can_register_host = true};
     snprintf(out->name, sizeof out->name, "simulated device");
     out->used_by_process_bytes = d->used_bytes;
     out->free_bytes = d->params.memory_bytes - d->used_bytes;
     return ATSI_OK;
 }
 
-static uint64_t scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx) {
+static uint64_t scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                              uint32_t n_ctx) {
     (void)p, (void)n_tokens_max, (void)n_outputs_max, (void)n_ctx;
     return 0; // the CPU kernels keep theirs in host memory
 }
@@ -43,7 +45,8 @@ static enum atsi_status prepare(struct atsi_device *device, const struct atsi_pr
     sim_drain_all(d);
     atsi_cpu_free(d->cpu);
     d->cpu = NULL;
-    return atsi_cpu_create(d->params.reference_kernels ? "reference" : NULL, p, n_tokens_max, n_outputs_max, n_ctx, 1, &d->cpu, err);
+    return atsi_cpu_create(d->params.reference_kernels ? "reference" : NULL, p, n_tokens_max, n_outputs_max, n_ctx, 1,
+                           &d->cpu, err);
 }
 
 static void close_device(struct atsi_device *device) {

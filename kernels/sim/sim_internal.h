@@ -12,8 +12,15 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/sim/sim_device.h"
 
-enum sim_block_kind { SIM_DEVICE_MEMORY, SIM_MAPPED_MEMORY, SIM_REGISTERED_MEMORY };
-enum sim_direction { SIM_TO_DEVICE, SIM_TO_HOST };
+enum sim_block_kind {
+    SIM_DEVICE_MEMORY,
+    SIM_MAPPED_MEMORY,
+    SIM_REGISTERED_MEMORY
+};
+enum sim_direction {
+    SIM_TO_DEVICE,
+    SIM_TO_HOST
+};
 
 struct sim_block {
     uint8_t *start; // host address
@@ -29,10 +36,10 @@ struct sim_device {
     struct sim_block *blocks; // [n_blocks]
     uint32_t n_blocks, blocks_cap;
     uint64_t used_bytes;
-    struct sim_stream *streams; // list
-    struct sim_event *events;   // list
-    double engine_free_us[2]; // when each copy engine is next free (atsi_clock_us)
-    struct atsi_error failure; // sticky, status ATSI_OK while all is well
+    struct sim_stream *streams;  // list
+    struct sim_event *events;    // list
+    double engine_free_us[2];    // when each copy engine is next free (atsi_clock_us)
+    struct atsi_error failure;   // sticky, status ATSI_OK while all is well
     pthread_mutex_t kernel_lock; // operations run one at a time
     struct atsi_cpu *cpu;        // NULL before prepare
 };
@@ -54,11 +61,30 @@ struct sim_event {
 
 struct sim_item {
     struct sim_item *next;
-    enum { SIM_ITEM_COPY, SIM_ITEM_ROWS, SIM_ITEM_LAUNCH, SIM_ITEM_RECORD, SIM_ITEM_WAIT } kind;
+    enum {
+        SIM_ITEM_COPY,
+        SIM_ITEM_ROWS,
+        SIM_ITEM_LAUNCH,
+        SIM_ITEM_RECORD,
+        SIM_ITEM_WAIT
+    } kind;
     union {
-        struct { void *dst; const void *src; uint64_t bytes; enum sim_direction direction; void *staged; } copy; // staged: to be freed
-        struct { uint32_t *dst; const uint32_t *src; uint32_t dst_stride, src_stride, width, n_rows; } rows;
-        struct { struct atsi_op_call call; struct atsi_round sized_for; } launch; // host addresses
+        struct {
+            void *dst;
+            const void *src;
+            uint64_t bytes;
+            enum sim_direction direction;
+            void *staged;
+        } copy; // staged: to be freed
+        struct {
+            uint32_t *dst;
+            const uint32_t *src;
+            uint32_t dst_stride, src_stride, width, n_rows;
+        } rows;
+        struct {
+            struct atsi_op_call call;
+            struct atsi_round sized_for;
+        } launch;                // host addresses
         struct sim_fence *fence; // record, wait
     } u;
 };
@@ -82,13 +108,15 @@ enum atsi_status sim_poison(struct sim_device *d, const struct atsi_error *failu
 
 // ---- memory (sim_memory.c) ----------------------------------------------------------------------------------------------
 // The host address of `bytes` at a device address. Not inside one live block, or not writable when `write`: ATSI_FAILED.
-enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t bytes, bool write, void **host, struct atsi_error *err);
+enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t bytes, bool write, void **host,
+                               struct atsi_error *err);
 bool sim_is_pinned(struct sim_device *d, const void *host, uint64_t bytes);
 enum atsi_status sim_alloc(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err);
 void sim_free(struct atsi_device *d, void *dev);
 enum atsi_status sim_host_alloc(struct atsi_device *d, uint64_t bytes, void **host, void **dev, struct atsi_error *err);
 void sim_host_free(struct atsi_device *d, void *host);
-enum atsi_status sim_host_register(struct atsi_device *d, const void *host, uint64_t bytes, const void **dev, struct atsi_error *err);
+enum atsi_status sim_host_register(struct atsi_device *d, const void *host, uint64_t bytes, const void **dev,
+                                   struct atsi_error *err);
 void sim_host_unregister(struct atsi_device *d, const void *host);
 void sim_free_all(struct sim_device *d);
 
@@ -102,16 +130,20 @@ void sim_event_destroy(struct atsi_event *e);
 enum atsi_status sim_event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err);
 enum atsi_status sim_stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err);
 enum atsi_status sim_event_sync(struct atsi_event *e, struct atsi_error *err);
-enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us, struct atsi_error *err);
+enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us,
+                                      struct atsi_error *err);
 // Appends a copy of the item to the stream's queue.
 enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item, struct atsi_error *err);
 
 // ---- what streams do (sim_work.c) -----------------------------------------------------------------------------------------
-enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes, struct atsi_error *err);
-enum atsi_status sim_copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes, struct atsi_error *err);
-enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev, uint32_t src_stride,
-                               uint32_t width, uint32_t n_rows, struct atsi_error *err);
-enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round, struct atsi_error *err);
+enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
+                                    struct atsi_error *err);
+enum atsi_status sim_copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes,
+                                  struct atsi_error *err);
+enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                               uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err);
+enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                            struct atsi_error *err);
 // Performs a copy, rows or launch item on the calling stream thread, lock not held.
 enum atsi_status sim_perform(struct sim_device *d, const struct sim_item *item, struct atsi_error *err);
 

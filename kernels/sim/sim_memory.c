@@ -8,7 +8,9 @@
 
 // Set in every device address. No user address of x86-64 (47 or 56 bits) that is mapped or of AArch64 (48 or 52 bits) has it.
 static const uintptr_t DEVICE_BIT = (uintptr_t)1 << 54;
-enum { ALIGNMENT = 256 };
+enum {
+    ALIGNMENT = 256
+};
 
 static void *device_address(const void *host) { return (void *)((uintptr_t)host | DEVICE_BIT); }
 
@@ -22,10 +24,12 @@ static struct sim_block *find_block(struct sim_device *d, uintptr_t host, uint64
     return NULL;
 }
 
-enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t bytes, bool write, void **host, struct atsi_error *err) {
+enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t bytes, bool write, void **host,
+                               struct atsi_error *err) {
     uintptr_t address = (uintptr_t)dev;
     *host = NULL;
-    if ((address & DEVICE_BIT) == 0) return atsi_fail(err, ATSI_FAILED, "simulated device: %p is no device address", dev);
+    if ((address & DEVICE_BIT) == 0)
+        return atsi_fail(err, ATSI_FAILED, "simulated device: %p is no device address", dev);
     pthread_mutex_lock(&d->lock);
     const struct sim_block *block = find_block(d, address & ~DEVICE_BIT, bytes);
     bool read_only = block != NULL && block->kind == SIM_REGISTERED_MEMORY;
@@ -48,14 +52,17 @@ bool sim_is_pinned(struct sim_device *d, const void *host, uint64_t bytes) {
 }
 
 // Enters a block into the list.
-static enum atsi_status add_block(struct sim_device *d, void *start, uint64_t bytes, enum sim_block_kind kind, struct atsi_error *err) {
+static enum atsi_status add_block(struct sim_device *d, void *start, uint64_t bytes, enum sim_block_kind kind,
+                                  struct atsi_error *err) {
     enum atsi_status status = ATSI_OK;
     pthread_mutex_lock(&d->lock);
     if (d->n_blocks == d->blocks_cap) {
         uint32_t cap = d->blocks_cap == 0 ? 64 : 2 * d->blocks_cap;
         struct sim_block *blocks = realloc(d->blocks, cap * sizeof *blocks);
-        if (blocks == NULL) status = atsi_fail(err, ATSI_FAILED, "out of memory for the simulated device's list of blocks");
-        else d->blocks = blocks, d->blocks_cap = cap;
+        if (blocks == NULL)
+            status = atsi_fail(err, ATSI_FAILED, "out of memory for the simulated device's list of blocks");
+        else
+            d->blocks = blocks, d->blocks_cap = cap;
     }
     if (status == ATSI_OK) d->blocks[d->n_blocks++] = (struct sim_block){.start = start, .bytes = bytes, .kind = kind};
     if (status == ATSI_OK && kind == SIM_DEVICE_MEMORY) d->used_bytes += bytes;
@@ -85,12 +92,15 @@ static bool remove_block(struct sim_device *d, const void *start, enum sim_block
 }
 
 // A block of its own, filled with NaNs.
-static enum atsi_status new_block(struct sim_device *d, uint64_t bytes, enum sim_block_kind kind, void **host, struct atsi_error *err) {
+static enum atsi_status new_block(struct sim_device *d, uint64_t bytes, enum sim_block_kind kind, void **host,
+                                  struct atsi_error *err) {
     uint64_t rounded;
     *host = NULL;
-    if (atsi_align_u64(bytes != 0 ? bytes : 1, ALIGNMENT, &rounded) && rounded <= SIZE_MAX / 2) *host = aligned_alloc(ALIGNMENT, (size_t)rounded);
+    if (atsi_align_u64(bytes != 0 ? bytes : 1, ALIGNMENT, &rounded) && rounded <= SIZE_MAX / 2)
+        *host = aligned_alloc(ALIGNMENT, (size_t)rounded);
     if (*host == NULL)
-        return atsi_fail(err, ATSI_FAILED, "out of host memory for %llu bytes of the simulated device", (unsigned long long)bytes);
+        return atsi_fail(err, ATSI_FAILED, "out of host memory for %llu bytes of the simulated device",
+                         (unsigned long long)bytes);
     memset(*host, 0xff, (size_t)rounded);
     enum atsi_status status = add_block(d, *host, rounded, kind, err);
     if (status != ATSI_OK) free(*host);
@@ -104,8 +114,9 @@ enum atsi_status sim_alloc(struct atsi_device *device, uint64_t bytes, void **de
     *dev = NULL;
     ATSI_TRY(sim_state(d, err));
     if (!atsi_align_u64(bytes, ALIGNMENT, &rounded) || rounded > left)
-        return atsi_fail(err, ATSI_FAILED, "simulated device: no room for %llu bytes, %llu of %llu are left", (unsigned long long)bytes,
-                         (unsigned long long)left, (unsigned long long)d->params.memory_bytes);
+        return atsi_fail(err, ATSI_FAILED, "simulated device: no room for %llu bytes, %llu of %llu are left",
+                         (unsigned long long)bytes, (unsigned long long)left,
+                         (unsigned long long)d->params.memory_bytes);
     ATSI_TRY(new_block(d, bytes, SIM_DEVICE_MEMORY, &host, err));
     *dev = device_address(host);
     return ATSI_OK;
@@ -116,7 +127,8 @@ void sim_free(struct atsi_device *device, void *dev) {
     if (dev != NULL && remove_block(sim_of(device), host, SIM_DEVICE_MEMORY)) free(host);
 }
 
-enum atsi_status sim_host_alloc(struct atsi_device *device, uint64_t bytes, void **host, void **dev, struct atsi_error *err) {
+enum atsi_status sim_host_alloc(struct atsi_device *device, uint64_t bytes, void **host, void **dev,
+                                struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
     *host = *dev = NULL;
     ATSI_TRY(sim_state(d, err));
@@ -129,7 +141,8 @@ void sim_host_free(struct atsi_device *device, void *host) {
     if (host != NULL && remove_block(sim_of(device), host, SIM_MAPPED_MEMORY)) free(host);
 }
 
-enum atsi_status sim_host_register(struct atsi_device *device, const void *host, uint64_t bytes, const void **dev, struct atsi_error *err) {
+enum atsi_status sim_host_register(struct atsi_device *device, const void *host, uint64_t bytes, const void **dev,
+                                   struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
     *dev = NULL;
     ATSI_TRY(sim_state(d, err));

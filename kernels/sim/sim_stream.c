@@ -16,7 +16,8 @@ static void release_fence(struct sim_fence *fence) {
     if (fence != NULL && --fence->n_references == 0) free(fence);
 }
 
-enum atsi_status sim_event_create(struct atsi_device *device, bool timed, struct atsi_event **out, struct atsi_error *err) {
+enum atsi_status sim_event_create(struct atsi_device *device, bool timed, struct atsi_event **out,
+                                  struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
     *out = NULL;
     ATSI_TRY(sim_state(d, err));
@@ -79,16 +80,21 @@ enum atsi_status sim_event_sync(struct atsi_event *e, struct atsi_error *err) {
 }
 
 // Lock held.
-static bool has_time(const struct sim_event *event) { return event->timed && event->fence != NULL && event->fence->passed; }
+static bool has_time(const struct sim_event *event) {
+    return event->timed && event->fence != NULL && event->fence->passed;
+}
 
-enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us, struct atsi_error *err) {
+enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us,
+                                      struct atsi_error *err) {
     struct sim_device *d = sim_of(from->device);
     ATSI_TRY(sim_state(d, err));
     pthread_mutex_lock(&d->lock);
     bool ready = has_time(event_of(from)) && has_time(event_of(to));
     if (ready) *us = (float)(event_of(to)->fence->passed_us - event_of(from)->fence->passed_us);
     pthread_mutex_unlock(&d->lock);
-    return ready ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "simulated device: elapsed time of events that are not timed or not passed");
+    return ready ? ATSI_OK
+                 : atsi_fail(err, ATSI_FAILED,
+                             "simulated device: elapsed time of events that are not timed or not passed");
 }
 
 // ---- the stream's thread ------------------------------------------------------------------------------------------------
@@ -113,8 +119,7 @@ static void process(struct sim_device *d, struct sim_item *item) {
         fence->passed_us = atsi_clock_us();
         release_fence(fence);
         return;
-    default:
-        break;
+    default: break;
     }
     if (d->failure.status == ATSI_OK) {
         struct atsi_error failure;

@@ -7,13 +7,15 @@
 #include "kernels/sim/sim_internal.h"
 
 // Makes a failed check the device's sticky error.
-static enum atsi_status stick(struct sim_device *d, enum atsi_status status, const struct atsi_error *failure, struct atsi_error *err) {
+static enum atsi_status stick(struct sim_device *d, enum atsi_status status, const struct atsi_error *failure,
+                              struct atsi_error *err) {
     return status == ATSI_OK ? ATSI_OK : sim_poison(d, failure, err);
 }
 
 // ---- copies -----------------------------------------------------------------------------------------------------------
 
-enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes, struct atsi_error *err) {
+enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
+                                    struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct sim_item item = {.kind = SIM_ITEM_COPY, .u.copy = {.src = host, .bytes = bytes, .direction = SIM_TO_DEVICE}};
     struct atsi_error failure;
@@ -22,7 +24,8 @@ enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void
     ATSI_TRY(stick(d, sim_translate(d, dev, bytes, true, &item.u.copy.dst, &failure), &failure, err));
     if (!sim_is_pinned(d, host, bytes)) {
         item.u.copy.src = item.u.copy.staged = malloc((size_t)bytes);
-        if (item.u.copy.staged == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for the copy of unpinned memory");
+        if (item.u.copy.staged == NULL)
+            return atsi_fail(err, ATSI_FAILED, "out of memory for the copy of unpinned memory");
         memcpy(item.u.copy.staged, host, (size_t)bytes);
     }
     enum atsi_status status = sim_enqueue(s, &item, err);
@@ -30,7 +33,8 @@ enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void
     return status;
 }
 
-enum atsi_status sim_copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes, struct atsi_error *err) {
+enum atsi_status sim_copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes,
+                                  struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct sim_item item = {.kind = SIM_ITEM_COPY, .u.copy = {.dst = host, .bytes = bytes, .direction = SIM_TO_HOST}};
     void *src;
@@ -47,27 +51,32 @@ static uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_rows) {
     return n_rows == 0 ? 0 : ((uint64_t)(n_rows - 1) * stride + width) * 4;
 }
 
-enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev, uint32_t src_stride,
-                               uint32_t width, uint32_t n_rows, struct atsi_error *err) {
+enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                               uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct atsi_error failure;
     void *dst, *src;
     ATSI_TRY(sim_state(d, err));
     if (width == 0 || n_rows == 0) return ATSI_OK;
-    ATSI_TRY(stick(d, sim_translate(d, dst_dev, rows_bytes(dst_stride, width, n_rows), true, &dst, &failure), &failure, err));
-    ATSI_TRY(stick(d, sim_translate(d, src_dev, rows_bytes(src_stride, width, n_rows), false, &src, &failure), &failure, err));
+    ATSI_TRY(stick(d, sim_translate(d, dst_dev, rows_bytes(dst_stride, width, n_rows), true, &dst, &failure), &failure,
+                   err));
+    ATSI_TRY(stick(d, sim_translate(d, src_dev, rows_bytes(src_stride, width, n_rows), false, &src, &failure), &failure,
+                   err));
     struct sim_item item = {.kind = SIM_ITEM_ROWS, .u.rows = {dst, src, dst_stride, src_stride, width, n_rows}};
     return sim_enqueue(s, &item, err);
 }
 
 // ---- operations -------------------------------------------------------------------------------------------------------
 
-static enum atsi_status translate_rows(struct sim_device *d, struct atsi_rows_ref *rows, uint32_t n_rows, bool write, struct atsi_error *err) {
-    return rows->data == NULL ? ATSI_OK
-                              : sim_translate(d, rows->data, rows_bytes(rows->stride, rows->width, n_rows), write, &rows->data, err);
+static enum atsi_status translate_rows(struct sim_device *d, struct atsi_rows_ref *rows, uint32_t n_rows, bool write,
+                                       struct atsi_error *err) {
+    return rows->data == NULL
+               ? ATSI_OK
+               : sim_translate(d, rows->data, rows_bytes(rows->stride, rows->width, n_rows), write, &rows->data, err);
 }
 
-static enum atsi_status translate_const(struct sim_device *d, const void **data, uint64_t bytes, struct atsi_error *err) {
+static enum atsi_status translate_const(struct sim_device *d, const void **data, uint64_t bytes,
+                                        struct atsi_error *err) {
     void *host;
     ATSI_TRY(sim_translate(d, *data, bytes, false, &host, err));
     *data = host;
@@ -78,21 +87,25 @@ static enum atsi_status translate_state(struct sim_device *d, struct atsi_state_
     const struct atsi_state *info = state->info;
     if (state->k == NULL) return ATSI_OK;
     if (info->kind != ATSI_STATE_KV)
-        return sim_translate(d, state->k, (uint64_t)info->n_heads * info->k_dim * info->v_dim * sizeof(float), true, &state->k, err);
+        return sim_translate(d, state->k, (uint64_t)info->n_heads * info->k_dim * info->v_dim * sizeof(float), true,
+                             &state->k, err);
     uint64_t n_rows = (uint64_t)state->capacity * info->n_heads;
-    ATSI_TRY(sim_translate(d, state->k, n_rows * atsi_dtype_row_bytes(state->kv_type, info->k_dim), true, &state->k, err));
+    ATSI_TRY(
+        sim_translate(d, state->k, n_rows * atsi_dtype_row_bytes(state->kv_type, info->k_dim), true, &state->k, err));
     return sim_translate(d, state->v, n_rows * atsi_dtype_row_bytes(state->kv_type, info->v_dim), true, &state->v, err);
 }
 
 // Turns every address of the call into a host address, checked for the extent that the operation touches.
-static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call *call, const struct atsi_round *round, struct atsi_error *err) {
+static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call *call, const struct atsi_round *round,
+                                       struct atsi_error *err) {
     uint32_t n_rows = (uint32_t)(call->outputs_domain ? round->n_outputs : round->n_tokens);
     uint32_t n_in_rows = call->op->kind == ATSI_OP_SELECT ? (uint32_t)round->n_tokens : n_rows;
     const void *address = call->round.round;
     for (int i = 0; i < ATSI_OP_MAX_IN; i++) ATSI_TRY(translate_rows(d, &call->in[i], n_in_rows, false, err));
     for (int i = 0; i < ATSI_OP_MAX_OUT; i++) ATSI_TRY(translate_rows(d, &call->out[i], n_rows, true, err));
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
-        if (call->tensor[i].data != NULL) ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
+        if (call->tensor[i].data != NULL)
+            ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
     ATSI_TRY(translate_state(d, &call->state, err));
     ATSI_TRY(translate_const(d, &address, sizeof *round, err));
     call->round.round = address;
@@ -109,7 +122,8 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
     return ATSI_OK;
 }
 
-enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round, struct atsi_error *err) {
+enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                            struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct sim_item item = {.kind = SIM_ITEM_LAUNCH, .u.launch = {.call = *call, .sized_for = *round}};
     struct atsi_error failure;
@@ -124,7 +138,9 @@ enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *ca
 static void sleep_until(double us) {
     double left = us - atsi_clock_us();
     if (left <= 0) return;
-    nanosleep(&(struct timespec){.tv_sec = (time_t)(left / 1e6), .tv_nsec = (long)((left - 1e6 * (double)(time_t)(left / 1e6)) * 1e3)}, NULL);
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(left / 1e6),
+                                 .tv_nsec = (long)((left - 1e6 * (double)(time_t)(left / 1e6)) * 1e3)},
+              NULL);
 }
 
 static double copy_time_us(const struct sim_device *d, uint64_t bytes, enum sim_direction direction) {
@@ -149,15 +165,17 @@ static void perform_rows(const struct sim_device *d, const struct sim_item *item
     uint32_t n_rows = item->u.rows.n_rows, width = item->u.rows.width;
     sleep_until(atsi_clock_us() + copy_time_us(d, (uint64_t)n_rows * width * 4, SIM_TO_DEVICE));
     for (uint32_t r = 0; r < n_rows; r++)
-        memcpy(item->u.rows.dst + (size_t)r * item->u.rows.dst_stride, item->u.rows.src + (size_t)r * item->u.rows.src_stride, (size_t)width * 4);
+        memcpy(item->u.rows.dst + (size_t)r * item->u.rows.dst_stride,
+               item->u.rows.src + (size_t)r * item->u.rows.src_stride, (size_t)width * 4);
 }
 
 static enum atsi_status perform_launch(struct sim_device *d, const struct sim_item *item, struct atsi_error *err) {
     const struct atsi_round *now = item->u.launch.call.round.round, *then = &item->u.launch.sized_for;
     if (now->n_tokens != then->n_tokens || now->n_outputs != then->n_outputs || now->first_pos != then->first_pos)
-        return atsi_fail(err, ATSI_FAILED,
-                         "simulated device: %s was launched for %d tokens at %d, the device's own copy of the round says %d at %d",
-                         atsi_op_name(item->u.launch.call.op->kind), then->n_tokens, then->first_pos, now->n_tokens, now->first_pos);
+        return atsi_fail(
+            err, ATSI_FAILED,
+            "simulated device: %s was launched for %d tokens at %d, the device's own copy of the round says %d at %d",
+            atsi_op_name(item->u.launch.call.op->kind), then->n_tokens, then->first_pos, now->n_tokens, now->first_pos);
     pthread_mutex_lock(&d->kernel_lock);
     atsi_cpu_run(d->cpu, NULL, &item->u.launch.call, 1);
     pthread_mutex_unlock(&d->kernel_lock);

@@ -12,7 +12,14 @@
 
 #include "kernels/cpu/ops.h"
 
-enum { HEADS = 32, KV_HEADS = 8, DIM = 128, FFN = 12288, V_HEADS = 32, K_HEADS = 16 };
+enum {
+    HEADS = 32,
+    KV_HEADS = 8,
+    DIM = 128,
+    FFN = 12288,
+    V_HEADS = 32,
+    K_HEADS = 16
+};
 
 struct options {
     const char *isa;
@@ -31,15 +38,18 @@ struct bench {
 static void *filled(size_t bytes) {
     uint32_t *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (p == NULL) abort();
-    for (size_t i = 0; i < bytes / 4; i++) p[i] = 0x3c003c00u ^ (uint32_t)(i * 2654435761u & 0x83ff83ffu); // floats and halves near 1
+    for (size_t i = 0; i < bytes / 4; i++)
+        p[i] = 0x3c003c00u ^ (uint32_t)(i * 2654435761u & 0x83ff83ffu); // floats and halves near 1
     return p;
 }
 
 // Appends an op whose operands lie in memory[0], [1], ... in the order inputs, outputs.
-static struct atsi_op_call make_call(struct bench *b, struct atsi_op *op, const uint32_t *in_widths, uint32_t out_width) {
+static struct atsi_op_call make_call(struct bench *b, struct atsi_op *op, const uint32_t *in_widths,
+                                     uint32_t out_width) {
     struct atsi_op_call call = {.op = op, .round = {.round = &b->round}};
     int i = 0;
-    for (; i < ATSI_OP_MAX_IN && in_widths[i] != 0; i++) call.in[i] = (struct atsi_rows_ref){b->memory[i], in_widths[i], in_widths[i]};
+    for (; i < ATSI_OP_MAX_IN && in_widths[i] != 0; i++)
+        call.in[i] = (struct atsi_rows_ref){b->memory[i], in_widths[i], in_widths[i]};
     call.out[0] = (struct atsi_rows_ref){b->memory[i], out_width, out_width};
     return call;
 }
@@ -76,17 +86,21 @@ static void bench_attention(struct bench *b, enum atsi_dtype type) {
     struct atsi_op op = {.kind = ATSI_OP_ATTENTION, .u.attention = {HEADS, KV_HEADS, 0.088f}};
     b->program.states = &state;
     b->program.buffers = buffers;
-    struct atsi_op_call call = make_call(b, &op, (const uint32_t[]){HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM, 0, 0}, HEADS * DIM);
+    struct atsi_op_call call =
+        make_call(b, &op, (const uint32_t[]){HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM, 0, 0}, HEADS * DIM);
     size_t row_bytes = (size_t)atsi_dtype_row_bytes(type, DIM) * KV_HEADS;
-    call.state = (struct atsi_state_ref){filled(row_bytes * b->o.n_ctx), filled(row_bytes * b->o.n_ctx), &state, type, b->o.n_ctx};
+    call.state = (struct atsi_state_ref){filled(row_bytes * b->o.n_ctx), filled(row_bytes * b->o.n_ctx), &state, type,
+                                         b->o.n_ctx};
     b->round = (struct atsi_round){.n_tokens = 1, .first_pos = (int32_t)b->o.n_ctx - 1};
     double us = best_us(b, &call);
-    printf("attention decode  %-5s %5u positions   %9.1f us  %6.1f GB/s of cache\n", atsi_dtype_name(type), b->o.n_ctx, us,
-           2e-3 * (double)row_bytes * b->o.n_ctx / us);
-    b->round = (struct atsi_round){.n_tokens = (int32_t)b->o.n_tokens, .first_pos = (int32_t)(b->o.n_ctx - b->o.n_tokens)};
+    printf("attention decode  %-5s %5u positions   %9.1f us  %6.1f GB/s of cache\n", atsi_dtype_name(type), b->o.n_ctx,
+           us, 2e-3 * (double)row_bytes * b->o.n_ctx / us);
+    b->round =
+        (struct atsi_round){.n_tokens = (int32_t)b->o.n_tokens, .first_pos = (int32_t)(b->o.n_ctx - b->o.n_tokens)};
     us = best_us(b, &call);
     double seen = b->o.n_ctx - b->o.n_tokens / 2.0, flops = 4.0 * HEADS * DIM * seen * b->o.n_tokens;
-    printf("attention prefill %-5s %5u tokens      %9.1f us  %6.1f GFLOP/s\n", atsi_dtype_name(type), b->o.n_tokens, us, 1e-3 * flops / us);
+    printf("attention prefill %-5s %5u tokens      %9.1f us  %6.1f GFLOP/s\n", atsi_dtype_name(type), b->o.n_tokens, us,
+           1e-3 * flops / us);
     free(call.state.k);
     free(call.state.v);
 }
@@ -107,13 +121,15 @@ static void bench_delta(struct bench *b) {
     for (uint32_t n = 1; n <= b->o.n_tokens; n += b->o.n_tokens - 1) {
         b->round = (struct atsi_round){.n_tokens = (int32_t)n};
         double us = best_us(b, &call);
-        printf("delta rule        %5u tokens            %9.1f us  %6.1f GFLOP/s\n", n, us, 1e-3 * 7.0 * V_HEADS * DIM * DIM * n / us);
+        printf("delta rule        %5u tokens            %9.1f us  %6.1f GFLOP/s\n", n, us,
+               1e-3 * 7.0 * V_HEADS * DIM * DIM * n / us);
         if (b->o.n_tokens == 1) break;
     }
     free(call.state.k);
 }
 
-static void bench_row(struct bench *b, const char *name, struct atsi_op op, uint32_t in, uint32_t second, uint32_t out) {
+static void bench_row(struct bench *b, const char *name, struct atsi_op op, uint32_t in, uint32_t second,
+                      uint32_t out) {
     struct atsi_buffer buffers[1] = {{.width = out}};
     b->program.buffers = buffers;
     struct atsi_op_call call = make_call(b, &op, (const uint32_t[]){in, second, 0, 0, 0}, out);
@@ -127,11 +143,16 @@ static void bench_row(struct bench *b, const char *name, struct atsi_op op, uint
 static struct options parse(int argc, char **argv) {
     struct options o = {.n_threads = 1, .n_runs = 20, .n_ctx = 4096, .n_tokens = 256};
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--isa") == 0) o.isa = argv[i + 1];
-        else if (strcmp(argv[i], "--threads") == 0) o.n_threads = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--runs") == 0) o.n_runs = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--ctx") == 0) o.n_ctx = (uint32_t)atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--tokens") == 0) o.n_tokens = (uint32_t)atoi(argv[i + 1]);
+        if (strcmp(argv[i], "--isa") == 0)
+            o.isa = argv[i + 1];
+        else if (strcmp(argv[i], "--threads") == 0)
+            o.n_threads = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--runs") == 0)
+            o.n_runs = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--ctx") == 0)
+            o.n_ctx = (uint32_t)atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--tokens") == 0)
+            o.n_tokens = (uint32_t)atoi(argv[i + 1]);
         else {
             fprintf(stderr, "bench_ops: unknown option %s\n", argv[i]);
             exit(2);
@@ -152,8 +173,11 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; i++) bench_attention(&b, TYPES[i]);
     bench_delta(&b);
     bench_row(&b, "rms norm", (struct atsi_op){.kind = ATSI_OP_RMS_NORM, .u.norm = {4096, 1e-6f}}, 4096, 0, 4096);
-    bench_row(&b, "rope", (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {HEADS, DIM, DIM, ATSI_ROPE_HALF_SPLIT, 1}}, HEADS * DIM, 0, HEADS * DIM);
-    bench_row(&b, "rope interleaved", (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {HEADS, DIM, DIM, ATSI_ROPE_INTERLEAVED, 1}}, HEADS * DIM, 0, HEADS * DIM);
+    bench_row(&b, "rope", (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {HEADS, DIM, DIM, ATSI_ROPE_HALF_SPLIT, 1}},
+              HEADS * DIM, 0, HEADS * DIM);
+    bench_row(&b, "rope interleaved",
+              (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {HEADS, DIM, DIM, ATSI_ROPE_INTERLEAVED, 1}},
+              HEADS * DIM, 0, HEADS * DIM);
     bench_row(&b, "glu silu", (struct atsi_op){.kind = ATSI_OP_GLU, .u.glu = {ATSI_GLU_SILU, 0, 0}}, FFN, FFN, FFN);
     bench_row(&b, "add", (struct atsi_op){.kind = ATSI_OP_ADD}, 4096, 4096, 4096);
     for (int i = 0; i < 8; i++) free(b.memory[i]);

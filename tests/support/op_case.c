@@ -14,7 +14,9 @@ uint32_t test_random_u32(struct test_random *r) {
     return x >> turn | x << (-turn & 31);
 }
 
-uint32_t test_random_below(struct test_random *r, uint32_t n) { return (uint32_t)((uint64_t)test_random_u32(r) * n >> 32); }
+uint32_t test_random_below(struct test_random *r, uint32_t n) {
+    return (uint32_t)((uint64_t)test_random_u32(r) * n >> 32);
+}
 
 float test_random_normal(struct test_random *r) {
     double u = (test_random_u32(r) + 1.0) / 4294967297.0, v = test_random_u32(r) / 4294967296.0;
@@ -49,7 +51,8 @@ size_t op_case_rows(const struct op_case *c, int32_t buffer) {
     return c->program.buffers[buffer].rows == ATSI_ROWS_OUTPUTS ? c->n_outputs : c->n_tokens;
 }
 
-int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, bool is_int, struct test_random *r, float scale) {
+int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, bool is_int, struct test_random *r,
+                       float scale) {
     char name[32];
     snprintf(name, sizeof name, "buffer.%u", c->program.n_buffers);
     int32_t index = atsi_program_add_buffer(&c->program, name, width, rows, is_int);
@@ -59,7 +62,8 @@ int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, b
     return index;
 }
 
-int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t ne2, struct test_random *r, float scale) {
+int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t ne2, struct test_random *r,
+                       float scale) {
     struct atsi_tensor t = {.dtype = ATSI_F32, .layout = ATSI_LAYOUT_PLAIN, .ne = {ne0, ne1, ne2, 1}};
     snprintf(t.name, sizeof t.name, "tensor.%u", c->program.n_tensors);
     t.size_bytes = atsi_layout_bytes(t.dtype, t.layout, t.ne);
@@ -69,7 +73,8 @@ int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t n
     return index;
 }
 
-int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim, uint32_t window) {
+int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim,
+                      uint32_t window) {
     struct atsi_state s = {.kind = kind, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window};
     snprintf(s.name, sizeof s.name, "state.%u", c->program.n_states);
     return atsi_program_add_state(&c->program, &s);
@@ -101,7 +106,8 @@ static struct atsi_rows_ref rows_of(const struct op_case *c, const struct atsi_v
     if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
     const struct atsi_buffer *b = &c->program.buffers[view->buffer];
     if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
-    return (struct atsi_rows_ref){c->buffers[view->buffer] + (size_t)first_row * b->width + view->offset, b->width, view->width};
+    return (struct atsi_rows_ref){c->buffers[view->buffer] + (size_t)first_row * b->width + view->offset, b->width,
+                                  view->width};
 }
 
 static size_t key_bytes(const struct op_case *c, const struct atsi_state *s) {
@@ -119,7 +125,8 @@ static void reset_states(struct op_case *c) {
     }
 }
 
-static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_op *op, uint32_t first_row, const struct atsi_round *round) {
+static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_op *op, uint32_t first_row,
+                                     const struct atsi_round *round) {
     struct atsi_op_call call = {.op = op};
     for (int i = 0; i < ATSI_OP_MAX_IN; i++) call.in[i] = rows_of(c, &op->in[i], first_row);
     for (int i = 0; i < ATSI_OP_MAX_OUT; i++) call.out[i] = rows_of(c, &op->out[i], first_row);
@@ -127,8 +134,8 @@ static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_
         if (op->tensor[i] != ATSI_NONE)
             call.tensor[i] = (struct atsi_tensor_ref){c->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
     if (op->state != ATSI_NONE)
-        call.state = (struct atsi_state_ref){c->states[op->state][0], c->states[op->state][1], &c->program.states[op->state],
-                                             c->kv_type, c->capacity};
+        call.state = (struct atsi_state_ref){c->states[op->state][0], c->states[op->state][1],
+                                             &c->program.states[op->state], c->kv_type, c->capacity};
     call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
     call.round = (struct atsi_round_ref){round, c->token_ids + first_row, c->output_rows};
     return call;
@@ -139,12 +146,14 @@ void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chu
     struct atsi_pool *pool = NULL;
     struct atsi_cpu *cpu = NULL;
     struct atsi_op_call calls[OP_CASE_CAP];
-    check_ok(atsi_cpu_create(isa, &c->program, chunk, c->n_outputs, first_pos + c->n_tokens, n_threads, &cpu, &err), err);
+    check_ok(atsi_cpu_create(isa, &c->program, chunk, c->n_outputs, first_pos + c->n_tokens, n_threads, &cpu, &err),
+             err);
     if (n_threads > 1) check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
     reset_states(c);
     for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
         struct atsi_round round = {.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
-                                   .n_outputs = (int32_t)c->n_outputs, .first_pos = (int32_t)(first_pos + row)};
+                                   .n_outputs = (int32_t)c->n_outputs,
+                                   .first_pos = (int32_t)(first_pos + row)};
         for (uint32_t i = 0; i < c->program.n_ops; i++) calls[i] = make_call(c, &c->program.ops[i], row, &round);
         atsi_cpu_run(cpu, pool, calls, (int)c->program.n_ops);
     }

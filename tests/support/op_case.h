@@ -5,22 +5,26 @@
 #include "kernels/cpu/ops.h"
 
 // Numbers that look random, the same on every machine.
-struct test_random { uint64_t state; };
+struct test_random {
+    uint64_t state;
+};
 uint32_t test_random_u32(struct test_random *r);
 uint32_t test_random_below(struct test_random *r, uint32_t n);
 float test_random_normal(struct test_random *r); // mean 0, variance 1
 
 // A program of operations, built up by the calls below, with its operands in ordinary memory. Buffers keep the rows of all
 // n_tokens; running them in several rounds moves over the rows. Running out of memory ends the test.
-enum { OP_CASE_CAP = 32 };
+enum {
+    OP_CASE_CAP = 32
+};
 struct op_case {
     struct atsi_program program;
-    uint32_t n_tokens;                // rows of every tokens buffer
+    uint32_t n_tokens; // rows of every tokens buffer
     uint32_t n_outputs;
-    uint32_t capacity;                // slots of KV states
+    uint32_t capacity; // slots of KV states
     enum atsi_dtype kv_type;
-    float *buffers[OP_CASE_CAP];      // [n rows][width], int32 for integer buffers
-    void *tensors[OP_CASE_CAP];       // as packed
+    float *buffers[OP_CASE_CAP]; // [n rows][width], int32 for integer buffers
+    void *tensors[OP_CASE_CAP];  // as packed
     void *states[OP_CASE_CAP][2];
     int32_t token_ids[4096], output_rows[4096];
 };
@@ -28,10 +32,12 @@ struct op_case {
 void op_case_init(struct op_case *c, uint32_t n_tokens, uint32_t n_outputs);
 void op_case_free(struct op_case *c);
 // A buffer filled with `scale` times normal numbers (integer buffers: zero).
-int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, bool is_int, struct test_random *r, float scale);
+int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, bool is_int, struct test_random *r,
+                       float scale);
 // A plain float tensor of `scale` times normal numbers; r NULL: values.
 int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t ne2, struct test_random *r, float scale);
-int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim, uint32_t window);
+int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim,
+                      uint32_t window);
 // Appends an op with every operand absent, to be filled in.
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind);
 struct atsi_view op_case_view(const struct op_case *c, int32_t buffer); // the whole width

@@ -43,15 +43,15 @@ static void through_cache(enum atsi_dtype type, const float *in, uint32_t n, dou
         float most = 0;
         for (uint32_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(in[i]));
         float step = (float)(_Float16)(most / 127);
-        for (uint32_t i = b; i < b + 32; i++) out[i] = (double)step * fmin(127, fmax(-127, nearbyintf(in[i] * (1 / step))));
+        for (uint32_t i = b; i < b + 32; i++)
+            out[i] = (double)step * fmin(127, fmax(-127, nearbyintf(in[i] * (1 / step))));
     }
 }
 
-
 // Token t, head h into `out`; returns how far floats may be off: a score is a sum of k_dim products in sixteen lanes, its error e
 // moves the weights by 2 e (relative), and sums of weights and values round once a block.
-static double attend(const struct op_case *c, const struct shape *s, const double *keys, const double *values, uint32_t t, uint32_t h,
-                     double *out) {
+static double attend(const struct op_case *c, const struct shape *s, const double *keys, const double *values,
+                     uint32_t t, uint32_t h, double *out) {
     uint32_t kv = h / (s->n_heads / s->n_kv_heads), first = s->window != 0 && t >= s->window ? t - s->window + 1 : 0;
     const float *q = c->buffers[0] + ((size_t)t * s->n_heads + h) * s->k_dim;
     double *score = calloc(t + 1, sizeof *score), most = -INFINITY, sum = 0, products = 0, spread = 0;
@@ -84,14 +84,16 @@ static double *cached(const struct op_case *c, const struct shape *s, int buffer
 }
 
 static void check_values(const struct op_case *c, const struct shape *s) {
-    double *keys = cached(c, s, 1, s->k_dim), *values = cached(c, s, 2, s->v_dim), *wanted = calloc(s->v_dim, sizeof *wanted);
+    double *keys = cached(c, s, 1, s->k_dim), *values = cached(c, s, 2, s->v_dim),
+           *wanted = calloc(s->v_dim, sizeof *wanted);
     for (uint32_t t = 0; t < s->n_tokens; t += t < 8 || t + 8 > s->n_tokens ? 1 : 7)
         for (uint32_t h = 0; h < s->n_heads; h++) {
             double allowed = attend(c, s, keys, values, t, h, wanted);
             for (uint32_t i = 0; i < s->v_dim; i++) {
                 double found = c->buffers[3][((size_t)t * s->n_heads + h) * s->v_dim + i];
                 if (!(fabs(found - wanted[i]) <= allowed))
-                    fail_msg("token %u head %u element %u: %.9g, expected %.9g, allowed %.3g", t, h, i, found, wanted[i], allowed);
+                    fail_msg("token %u head %u element %u: %.9g, expected %.9g, allowed %.3g", t, h, i, found,
+                             wanted[i], allowed);
             }
         }
     free(keys);
@@ -112,7 +114,8 @@ static void check_shape(const struct shape *s, const uint32_t *chunks, uint64_t 
         if (atsi_isa_select(ISAS[i], &isa, NULL) != ATSI_OK) continue;
         for (const uint32_t *chunk = chunks; *chunk != 0; chunk++)
             for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
-                if (isa == ATSI_ISA_REFERENCE && (*chunk == 1) != (n_threads == 3)) continue; // slow: two runs are enough
+                if (isa == ATSI_ISA_REFERENCE && (*chunk == 1) != (n_threads == 3))
+                    continue; // slow: two runs are enough
                 memset(c.buffers[3], 0x7f, bytes);
                 op_case_run(&c, ISAS[i], n_threads, *chunk, 0);
                 if (first == NULL) {
@@ -143,19 +146,21 @@ static void every_cache_type(void **state) {
 
 static void odd_sizes(void **state) {
     (void)state;
-    static const struct shape SHAPES[] = {
-        {70, 3, 3, 5, 7, 0, 100, false, ATSI_F32}, {66, 10, 2, 80, 48, 0, 80, true, ATSI_F16},
-        {65, 7, 1, 16, 33, 0, 65, false, ATSI_F16}, {20, 80, 2, 24, 16, 0, 32, false, ATSI_F32},
-        {5, 1, 1, 1, 1, 0, 5, true, ATSI_F32}};
+    static const struct shape SHAPES[] = {{70, 3, 3, 5, 7, 0, 100, false, ATSI_F32},
+                                          {66, 10, 2, 80, 48, 0, 80, true, ATSI_F16},
+                                          {65, 7, 1, 16, 33, 0, 65, false, ATSI_F16},
+                                          {20, 80, 2, 24, 16, 0, 32, false, ATSI_F32},
+                                          {5, 1, 1, 1, 1, 0, 5, true, ATSI_F32}};
     for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) check_shape(&SHAPES[i], SMALL_PARTS, 20 + i);
 }
 
 // The ring is as small as allowed: window + chunk positions, and the sequence goes round it several times.
 static void windows_in_a_ring(void **state) {
     (void)state;
-    static const struct shape SHAPES[] = {
-        {150, 4, 2, 32, 32, 16, 16 + 9, false, ATSI_F32}, {150, 4, 1, 32, 64, 1, 1 + 9, true, ATSI_F16},
-        {220, 2, 2, 64, 32, 100, 100 + 9, true, ATSI_Q8_0}, {60, 2, 1, 32, 32, 64, 60, false, ATSI_F32}};
+    static const struct shape SHAPES[] = {{150, 4, 2, 32, 32, 16, 16 + 9, false, ATSI_F32},
+                                          {150, 4, 1, 32, 64, 1, 1 + 9, true, ATSI_F16},
+                                          {220, 2, 2, 64, 32, 100, 100 + 9, true, ATSI_Q8_0},
+                                          {60, 2, 1, 32, 32, 64, 60, false, ATSI_F32}};
     for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) check_shape(&SHAPES[i], SMALL_PARTS, 30 + i);
 }
 
@@ -199,8 +204,9 @@ static void broken_numbers_stay_visible(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cache_type), cmocka_unit_test(odd_sizes), cmocka_unit_test(windows_in_a_ring),
-        cmocka_unit_test(long_contexts), cmocka_unit_test(large_scores), cmocka_unit_test(broken_numbers_stay_visible),
+        cmocka_unit_test(every_cache_type),  cmocka_unit_test(odd_sizes),
+        cmocka_unit_test(windows_in_a_ring), cmocka_unit_test(long_contexts),
+        cmocka_unit_test(large_scores),      cmocka_unit_test(broken_numbers_stay_visible),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/check.h"
 #include "kernels/cpu/features.h"
+#include "tests/support/check.h"
 #include "tests/support/op_case.h"
 
 static const char *const ISAS[] = {"reference", "avx2", "avxvnni", "avx512"};
@@ -21,7 +21,8 @@ static void check_close(const float *found, const double *wanted, size_t n, doub
     for (size_t i = 0; i < n; i++) {
         double allowed = tolerance * (fabs(wanted[i]) + unit);
         if (!(fabs(found[i] - wanted[i]) <= allowed))
-            fail_msg("element %zu: found %.9g, expected %.9g, allowed difference %.3g", i, found[i], wanted[i], allowed);
+            fail_msg("element %zu: found %.9g, expected %.9g, allowed difference %.3g", i, found[i], wanted[i],
+                     allowed);
     }
 }
 
@@ -39,7 +40,8 @@ static void check_same_bits(struct op_case *c, int32_t out, const float *expecte
                 for (uint32_t b = 0; b < c->program.n_buffers; b++) op_case_restore(c, (int32_t)b, before[b]);
                 op_case_run(c, ISAS[i], n_threads, chunk, 5);
                 if (memcmp(c->buffers[out], expected, bytes) != 0)
-                    fail_msg("%s, %d threads, rounds of %u tokens: other bits than whole with one thread", ISAS[i], n_threads, chunk);
+                    fail_msg("%s, %d threads, rounds of %u tokens: other bits than whole with one thread", ISAS[i],
+                             n_threads, chunk);
             }
     }
 }
@@ -64,7 +66,8 @@ static double *doubles(size_t n) {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-static void norm_case(uint32_t n_tokens, uint32_t group, uint32_t n_groups, bool weighted, bool add, bool in_place, uint64_t seed) {
+static void norm_case(uint32_t n_tokens, uint32_t group, uint32_t n_groups, bool weighted, bool add, bool in_place,
+                      uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, n_tokens, 0);
@@ -121,7 +124,8 @@ static void glu_case(enum atsi_glu_act act, uint32_t width, uint64_t seed) {
         const float *row = c.buffers[gate] + i / width * 2 * width;
         double g = row[i % width], u = row[width + i % width];
         if (act == ATSI_GLU_SILU) wanted[i] = g * sigmoid(g) * u;
-        if (act == ATSI_GLU_GELU_TANH) wanted[i] = 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+        if (act == ATSI_GLU_GELU_TANH)
+            wanted[i] = 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
         if (act == ATSI_GLU_CLAMPED) {
             g = fmin(g, 7);
             wanted[i] = (fmax(fmin(u, 7), -7) + 1) * g * sigmoid(1.702f * g);
@@ -150,7 +154,8 @@ static void gates(void **state) {
         op->in[0] = op->out[0] = op_case_view(&c, x);
         op->in[1] = op_case_view(&c, g);
         double *wanted = doubles(5 * 6 * per_gate);
-        for (uint32_t i = 0; i < 5 * 6 * per_gate; i++) wanted[i] = c.buffers[x][i] * sigmoid(c.buffers[g][i / per_gate]);
+        for (uint32_t i = 0; i < 5 * 6 * per_gate; i++)
+            wanted[i] = c.buffers[x][i] * sigmoid(c.buffers[g][i / per_gate]);
         run_and_check(&c, x, wanted, 1e-6, 1e-3);
         free(wanted);
         op_case_free(&c);
@@ -221,7 +226,8 @@ static void embeddings(void **state) {
 
 // ---- rope -----------------------------------------------------------------------------------------------------------
 
-static void rope_case(enum atsi_rope_pairing pairing, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot, bool in_place, uint64_t seed) {
+static void rope_case(enum atsi_rope_pairing pairing, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot,
+                      bool in_place, uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, 8, 0);
@@ -241,7 +247,8 @@ static void rope_case(enum atsi_rope_pairing pairing, uint32_t n_heads, uint32_t
             double *y = wanted + t * width + h * head_dim;
             for (uint32_t i = 0; i < head_dim; i++) y[i] = x[i];
             for (uint32_t i = 0; i < n_rot / 2; i++) {
-                uint32_t a = pairing == ATSI_ROPE_HALF_SPLIT ? i : 2 * i, b = pairing == ATSI_ROPE_HALF_SPLIT ? i + n_rot / 2 : a + 1;
+                uint32_t a = pairing == ATSI_ROPE_HALF_SPLIT ? i : 2 * i,
+                         b = pairing == ATSI_ROPE_HALF_SPLIT ? i + n_rot / 2 : a + 1;
                 double angle = (5.0 + t) * ((float *)c.tensors[table])[i];
                 y[a] = 1.25 * (x[a] * cos(angle) - x[b] * sin(angle));
                 y[b] = 1.25 * (x[b] * cos(angle) + x[a] * sin(angle));
@@ -294,7 +301,8 @@ static void matrices_share_an_input(void **state) {
     int32_t out = op_case_buffer(&c, 3 * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     double *wanted = doubles(7 * 120);
     for (uint32_t m = 0; m < 3; m++) {
-        int32_t weight = op_case_tensor(&c, 64, 40, 1, &r, 0.2f), bias = m == 1 ? op_case_tensor(&c, 40, 1, 1, &r, 1.0f) : ATSI_NONE;
+        int32_t weight = op_case_tensor(&c, 64, 40, 1, &r, 0.2f),
+                bias = m == 1 ? op_case_tensor(&c, 40, 1, 1, &r, 1.0f) : ATSI_NONE;
         struct atsi_op *op = op_case_op(&c, ATSI_OP_MATMUL);
         op->in[0] = op_case_view(&c, x);
         op->out[0] = (struct atsi_view){out, m * 40, 40};
@@ -304,7 +312,8 @@ static void matrices_share_an_input(void **state) {
         for (uint32_t i = 0; i < 7 * 40; i++) {
             double sum = m == 2 ? c.buffers[out][i / 40 * 120 + 80 + i % 40] : 0;
             if (m == 1) sum += ((float *)c.tensors[bias])[i % 40];
-            for (uint32_t k = 0; k < 64; k++) sum += (double)((float *)c.tensors[weight])[i % 40 * 64 + k] * c.buffers[x][i / 40 * 64 + k];
+            for (uint32_t k = 0; k < 64; k++)
+                sum += (double)((float *)c.tensors[weight])[i % 40 * 64 + k] * c.buffers[x][i / 40 * 64 + k];
             wanted[i / 40 * 120 + m * 40 + i % 40] = sum;
         }
     }
@@ -328,13 +337,23 @@ static int32_t add_experts(struct op_case *c, int32_t x, int32_t ids, int32_t ou
 // Two expert products in a row: the first with a shared input, the second with one a slot; the ids are computed by a router.
 static void experts(void **state) {
     (void)state;
-    enum { TOKENS = 13, E = 6, USED = 2, COLS = 32, ROWS = 48, BACK = 20 };
+    enum {
+        TOKENS = 13,
+        E = 6,
+        USED = 2,
+        COLS = 32,
+        ROWS = 48,
+        BACK = 20
+    };
     struct test_random r = {21};
     struct op_case c;
     op_case_init(&c, TOKENS, 0);
-    int32_t logits = op_case_buffer(&c, E, ATSI_ROWS_TOKENS, false, &r, 1.0f), ids = op_case_buffer(&c, USED, ATSI_ROWS_TOKENS, true, NULL, 0);
-    int32_t weights = op_case_buffer(&c, USED, ATSI_ROWS_TOKENS, false, &r, 1.0f), x = op_case_buffer(&c, COLS, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t up = op_case_buffer(&c, USED * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f), down = op_case_buffer(&c, USED * BACK, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t logits = op_case_buffer(&c, E, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, USED, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t weights = op_case_buffer(&c, USED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            x = op_case_buffer(&c, COLS, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t up = op_case_buffer(&c, USED * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            down = op_case_buffer(&c, USED * BACK, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t w_up = op_case_tensor(&c, COLS, ROWS, E, &r, 0.2f), b_up = op_case_tensor(&c, ROWS, E, 1, &r, 1.0f);
     int32_t w_down = op_case_tensor(&c, ROWS, BACK, E, &r, 0.2f);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
@@ -350,15 +369,18 @@ static void experts(void **state) {
         uint32_t best = 0, second = 1, expert;
         if (l[1] > l[0]) best = 1, second = 0;
         for (uint32_t e = 2; e < E; e++) {
-            if (l[e] > l[best]) second = best, best = e;
-            else if (l[e] > l[second]) second = e;
+            if (l[e] > l[best])
+                second = best, best = e;
+            else if (l[e] > l[second])
+                second = e;
         }
         expert = pair % USED == 0 ? best : second;
         double hidden[ROWS];
         for (uint32_t i = 0; i < ROWS; i++) {
             hidden[i] = ((float *)c.tensors[b_up])[expert * ROWS + i];
             for (uint32_t k = 0; k < COLS; k++)
-                hidden[i] += (double)((float *)c.tensors[w_up])[(expert * ROWS + i) * COLS + k] * c.buffers[x][pair / USED * COLS + k];
+                hidden[i] += (double)((float *)c.tensors[w_up])[(expert * ROWS + i) * COLS + k] *
+                             c.buffers[x][pair / USED * COLS + k];
         }
         for (uint32_t i = 0; i < BACK; i++)
             for (uint32_t k = 0; k < ROWS; k++)
@@ -371,12 +393,14 @@ static void experts(void **state) {
 
 // ---- router ---------------------------------------------------------------------------------------------------------
 
-static void router_case(enum atsi_router_score score, uint32_t n_experts, uint32_t n_used, bool biased, bool normalise, uint64_t seed) {
+static void router_case(enum atsi_router_score score, uint32_t n_experts, uint32_t n_used, bool biased, bool normalise,
+                        uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, 10, 0);
     int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0), weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+            weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t bias = biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.5f) : ATSI_NONE;
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
     op->in[0] = op_case_view(&c, logits);
@@ -391,7 +415,9 @@ static void router_case(enum atsi_router_score score, uint32_t n_experts, uint32
         double sum = 0;
         for (uint32_t e = 0; e < n_experts; e++) sum += exp(l[e]);
         for (uint32_t e = 0; e < n_experts; e++) {
-            value[e] = score == ATSI_ROUTER_SOFTMAX ? exp(l[e]) / sum : score == ATSI_ROUTER_SIGMOID ? sigmoid(l[e]) : l[e];
+            value[e] = score == ATSI_ROUTER_SOFTMAX   ? exp(l[e]) / sum
+                       : score == ATSI_ROUTER_SIGMOID ? sigmoid(l[e])
+                                                      : l[e];
             key[e] = value[e] + (biased ? ((float *)c.tensors[bias])[e] : 0);
         }
         double total = 0;
@@ -420,7 +446,8 @@ static void routers(void **state) {
     (void)state;
     for (int score = 0; score <= ATSI_ROUTER_SOFTMAX_SELECTED; score++)
         for (int k = 0; k < 4; k++)
-            router_case((enum atsi_router_score)score, k < 2 ? 33 : 8, k < 2 ? 6 : 8, k & 1, score == ATSI_ROUTER_SIGMOID || k > 1, 30 + (uint64_t)k);
+            router_case((enum atsi_router_score)score, k < 2 ? 33 : 8, k < 2 ? 6 : 8, k & 1,
+                        score == ATSI_ROUTER_SIGMOID || k > 1, 30 + (uint64_t)k);
 }
 
 // Equal logits go to the lower numbers; whatever is not a number still gives distinct experts in range.
@@ -429,7 +456,8 @@ static void router_ties_and_bad_numbers(void **state) {
     struct op_case c;
     op_case_init(&c, 3, 0);
     int32_t logits = op_case_buffer(&c, 16, ATSI_ROWS_TOKENS, false, NULL, 0);
-    int32_t ids = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, true, NULL, 0), weights = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, false, NULL, 0);
+    int32_t ids = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, true, NULL, 0),
+            weights = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, false, NULL, 0);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
     op->in[0] = op_case_view(&c, logits);
     op->out[0] = op_case_view(&c, ids);
@@ -470,7 +498,8 @@ static void conv_case(uint32_t n_tokens, uint32_t n_channels, uint32_t n_taps, b
             double sum = 0;
             for (uint32_t j = 0; j < n_taps; j++) // tap n_taps - 1 is the token itself
                 if (t + j + 1 >= n_taps)
-                    sum += (double)((float *)c.tensors[kernel])[ch * n_taps + j] * c.buffers[in][(t + j + 1 - n_taps) * n_channels + ch];
+                    sum += (double)((float *)c.tensors[kernel])[ch * n_taps + j] *
+                           c.buffers[in][(t + j + 1 - n_taps) * n_channels + ch];
             wanted[t * n_channels + ch] = sum * sigmoid(sum);
         }
     run_and_check(&c, out, wanted, 2e-6, 1);
@@ -485,13 +514,15 @@ static void convolutions(void **state) {
     conv_case(2, 5, 3, false, 42);
 }
 
-static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim, bool tiled, uint64_t seed) {
+static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim,
+                       bool tiled, uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, n_tokens, 0);
     int32_t qk = op_case_buffer(&c, 2 * n_k_heads * k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t v = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f), alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
+    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
     int32_t out = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t rate = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f), bias = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f);
     for (uint32_t h = 0; h < n_v_heads; h++) ((float *)c.tensors[rate])[h] = -fabsf(((float *)c.tensors[rate])[h]);
@@ -514,13 +545,15 @@ static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads
             const float *q = c.buffers[qk] + (size_t)t * 2 * n_k_heads * k_dim + kh * k_dim, *k = q + n_k_heads * k_dim;
             double qq = 1e-6, kk = 1e-6;
             for (uint32_t i = 0; i < k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
-            double decay = exp(((float *)c.tensors[rate])[h] * log1p(exp(c.buffers[alpha][t * n_v_heads + h] + ((float *)c.tensors[bias])[h])));
+            double decay = exp(((float *)c.tensors[rate])[h] *
+                               log1p(exp(c.buffers[alpha][t * n_v_heads + h] + ((float *)c.tensors[bias])[h])));
             double b = sigmoid(c.buffers[beta][t * n_v_heads + h]);
             for (uint32_t j = 0; j < v_dim; j++) {
                 double recalled = 0, read = 0;
                 for (uint32_t i = 0; i < k_dim; i++) recalled += (s[i * v_dim + j] *= decay) * k[i] / sqrt(kk);
                 for (uint32_t i = 0; i < k_dim; i++) {
-                    s[i * v_dim + j] += k[i] / sqrt(kk) * b * (c.buffers[v][((size_t)t * n_v_heads + h) * v_dim + j] - recalled);
+                    s[i * v_dim + j] +=
+                        k[i] / sqrt(kk) * b * (c.buffers[v][((size_t)t * n_v_heads + h) * v_dim + j] - recalled);
                     read += s[i * v_dim + j] * q[i] / sqrt(qq * k_dim);
                 }
                 wanted[((size_t)t * n_v_heads + h) * v_dim + j] = read;
@@ -543,10 +576,19 @@ static void delta_rules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms), cmocka_unit_test(glus), cmocka_unit_test(gates), cmocka_unit_test(sums),
-        cmocka_unit_test(selected_rows), cmocka_unit_test(embeddings), cmocka_unit_test(ropes),
-        cmocka_unit_test(rope_at_far_positions), cmocka_unit_test(matrices_share_an_input), cmocka_unit_test(experts),
-        cmocka_unit_test(routers), cmocka_unit_test(router_ties_and_bad_numbers), cmocka_unit_test(convolutions),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(glus),
+        cmocka_unit_test(gates),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(selected_rows),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(ropes),
+        cmocka_unit_test(rope_at_far_positions),
+        cmocka_unit_test(matrices_share_an_input),
+        cmocka_unit_test(experts),
+        cmocka_unit_test(routers),
+        cmocka_unit_test(router_ties_and_bad_numbers),
+        cmocka_unit_test(convolutions),
         cmocka_unit_test(delta_rules),
     };
     return cmocka_run_group_tests_name("operations", tests, NULL, NULL);

@@ -7,7 +7,11 @@
 #include "tests/support/check.h"
 #include "tests/support/op_case.h"
 
-enum { WORDS = 4096, STEPS = 60, PIECES = 5 };
+enum {
+    WORDS = 4096,
+    STEPS = 60,
+    PIECES = 5
+};
 
 // out row i = mix of the rows i (row-wise) or of everything (else) of two inputs.
 struct move {
@@ -18,7 +22,9 @@ struct move {
 static struct move moves[STEPS];
 static uint32_t *memory; // that the steps of the running list work on
 
-static uint32_t *row_of(const struct atsi_span *span, uint32_t row) { return memory + (uintptr_t)span->data + (size_t)row * span->stride; }
+static uint32_t *row_of(const struct atsi_span *span, uint32_t row) {
+    return memory + (uintptr_t)span->data + (size_t)row * span->stride;
+}
 
 static uint32_t mix(uint32_t a, uint32_t b) { return (a ^ b * 2654435761u) * 2246822519u + 1; }
 
@@ -47,8 +53,10 @@ static void run_across(struct atsi_cpu *cpu, const struct atsi_step *step, uint3
 // A view of one of a few buffers that partly share memory, as placed buffers do.
 static struct atsi_span random_view(struct test_random *r, uint32_t n_rows) {
     static const uint32_t STARTS[] = {0, 0, 400, 500, 1000, 1040, 1500}, WIDTHS[] = {20, 33, 20, 20, 48, 16, 20};
-    uint32_t b = test_random_below(r, 7), width = 1 + test_random_below(r, WIDTHS[b]), offset = test_random_below(r, WIDTHS[b] - width + 1);
-    return (struct atsi_span){.data = (void *)(uintptr_t)(STARTS[b] + offset), .stride = WIDTHS[b], .width = width, .n_rows = n_rows};
+    uint32_t b = test_random_below(r, 7), width = 1 + test_random_below(r, WIDTHS[b]),
+             offset = test_random_below(r, WIDTHS[b] - width + 1);
+    return (struct atsi_span){
+        .data = (void *)(uintptr_t)(STARTS[b] + offset), .stride = WIDTHS[b], .width = width, .n_rows = n_rows};
 }
 
 static bool overlap(struct atsi_span a, struct atsi_span b) {
@@ -64,7 +72,9 @@ static bool is_row_local(const struct atsi_span *in, const struct atsi_span *out
 
 static void invent_moves(struct test_random *r, uint32_t n_rows) {
     for (uint32_t i = 0; i < STEPS;) {
-        struct move m = {.in = {random_view(r, n_rows), random_view(r, n_rows)}, .out = random_view(r, n_rows), .by_row = test_random_below(r, 4) != 0};
+        struct move m = {.in = {random_view(r, n_rows), random_view(r, n_rows)},
+                         .out = random_view(r, n_rows),
+                         .by_row = test_random_below(r, 4) != 0};
         m.out.write = true;
         bool valid = true;
         for (int k = 0; k < 2; k++) valid &= m.by_row ? is_row_local(&m.in[k], &m.out) : !overlap(m.in[k], m.out);
@@ -77,8 +87,10 @@ static void add_moves(struct atsi_steps *steps) {
         const struct move *m = &moves[i];
         struct atsi_span spans[3] = {m->in[0], m->in[1], m->out};
         for (int k = 0; k < 3; k++) spans[k].data = memory + (uintptr_t)spans[k].data;
-        struct atsi_step step = {.run = m->by_row ? run_by_row : run_across, .n_items = m->by_row ? m->out.n_rows : PIECES,
-                                 .by_row = m->by_row, .arg = {i}};
+        struct atsi_step step = {.run = m->by_row ? run_by_row : run_across,
+                                 .n_items = m->by_row ? m->out.n_rows : PIECES,
+                                 .by_row = m->by_row,
+                                 .arg = {i}};
         atsi_steps_add(steps, &step, spans, 3);
     }
 }
@@ -119,8 +131,10 @@ static void random_lists_keep_their_order(void **state) {
 static void views_of_a_buffer(void **state) {
     (void)state;
     float m[100];
-    struct atsi_span left = {.data = m, .stride = 10, .width = 4, .n_rows = 10}, right = {.data = m + 4, .stride = 10, .width = 6, .n_rows = 10};
-    struct atsi_span middle = {.data = m + 3, .stride = 10, .width = 2, .n_rows = 10}, other = {.data = m + 4, .stride = 9, .width = 5, .n_rows = 10};
+    struct atsi_span left = {.data = m, .stride = 10, .width = 4, .n_rows = 10},
+                     right = {.data = m + 4, .stride = 10, .width = 6, .n_rows = 10};
+    struct atsi_span middle = {.data = m + 3, .stride = 10, .width = 2, .n_rows = 10},
+                     other = {.data = m + 4, .stride = 9, .width = 5, .n_rows = 10};
     assert_false(atsi_spans_overlap(&left, &right));
     assert_true(atsi_spans_overlap(&left, &middle));
     assert_true(atsi_spans_overlap(&middle, &right));
@@ -132,6 +146,7 @@ static void views_of_a_buffer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_lists_keep_their_order), cmocka_unit_test(views_of_a_buffer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_lists_keep_their_order),
+                                       cmocka_unit_test(views_of_a_buffer)};
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }

@@ -8,7 +8,9 @@
 
 static const enum atsi_isa ISAS[] = {ATSI_ISA_REFERENCE, ATSI_ISA_AVX2, ATSI_ISA_AVX512};
 
-enum { N = 4096 };
+enum {
+    N = 4096
+};
 
 // exp(x - max) with a 0 among the inputs, so that max is 0 and the inputs are what is exponentiated.
 static void exponential(void **state) {
@@ -56,12 +58,14 @@ static void ends_of_the_range(void **state) {
 // equal: the hardware picks which operand's payload goes on.
 static void same_bits(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) fail_msg("element %zu: %a and %a", i, a[i], b[i]);
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i])))
+            fail_msg("element %zu: %a and %a", i, a[i], b[i]);
 }
 
 static void every_instruction_set_agrees(void **state) {
     (void)state;
-    static const float SPECIAL[] = {0.0f, -0.0f, 1e-45f, -1e-38f, 65504.0f, 65520.0f, 1e30f, -3e38f, INFINITY, -INFINITY, NAN};
+    static const float SPECIAL[] = {0.0f,  -0.0f,  1e-45f,   -1e-38f,   65504.0f, 65520.0f,
+                                    1e30f, -3e38f, INFINITY, -INFINITY, NAN};
     struct test_random r = {2};
     float in[320], other[320], out[2][320];
     uint8_t cache[2][2048];
@@ -69,16 +73,17 @@ static void every_instruction_set_agrees(void **state) {
         uint32_t n = 1 + test_random_below(&r, 300);
         for (uint32_t i = 0; i < n; i++) {
             bool special = round % 2 && test_random_below(&r, 8) == 0;
-            in[i] = special ? SPECIAL[test_random_below(&r, 11)] : ldexpf(test_random_normal(&r), (int)test_random_below(&r, 12) - 6);
+            in[i] = special ? SPECIAL[test_random_below(&r, 11)]
+                            : ldexpf(test_random_normal(&r), (int)test_random_below(&r, 12) - 6);
             other[i] = test_random_normal(&r);
         }
         for (size_t k = 1; k < sizeof ISAS / sizeof *ISAS; k++) {
             if (!atsi_isa_supported(ISAS[k])) continue;
             const struct atsi_vec_kernels *vec[2] = {atsi_vec_kernels(ATSI_ISA_REFERENCE), atsi_vec_kernels(ISAS[k])};
-#define AGREE(n_out, call)                                              \
-    do {                                                                \
-        for (int w = 0; w < 2; w++) { call; }                           \
-        same_bits(out[0], out[1], n_out);                               \
+#define AGREE(n_out, call)                    \
+    do {                                      \
+        for (int w = 0; w < 2; w++) { call; } \
+        same_bits(out[0], out[1], n_out);     \
     } while (0)
             for (int act = 0; act < 3; act++) {
                 struct atsi_glu_params p = {(enum atsi_glu_act)act, 1.702f, 7.0f};
@@ -103,7 +108,9 @@ static void every_instruction_set_agrees(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exponential), cmocka_unit_test(ends_of_the_range), cmocka_unit_test(every_instruction_set_agrees),
+        cmocka_unit_test(exponential),
+        cmocka_unit_test(ends_of_the_range),
+        cmocka_unit_test(every_instruction_set_agrees),
     };
     return cmocka_run_group_tests_name("vector kernels", tests, NULL, NULL);
 }

@@ -12,7 +12,9 @@
 #include "kernels/cpu/topology.h"
 #include "tests/support/check.h"
 
-enum { THREADS_MAX = 64 };
+enum {
+    THREADS_MAX = 64
+};
 
 // ---- dispatch and barriers --------------------------------------------------------------------------------------------
 
@@ -198,7 +200,8 @@ static void hybrid_cores(void **state) {
     static const int ALL[] = {0, 1, 2, 3, 4, 5}, PART[] = {1, 2, 3, 5};
     struct atsi_topology t;
     new_machine();
-    for (int cpu = 0; cpu < 4; cpu++) put_cpu(cpu, cpu < 2 ? "0-1\n" : "2-3\n", "cpufreq/cpuinfo_max_freq", 5200000 - 100000 * (cpu / 2));
+    for (int cpu = 0; cpu < 4; cpu++)
+        put_cpu(cpu, cpu < 2 ? "0-1\n" : "2-3\n", "cpufreq/cpuinfo_max_freq", 5200000 - 100000 * (cpu / 2));
     put_cpu(4, "4\n", "cpufreq/cpuinfo_max_freq", 3900000);
     put_cpu(5, "5\n", "cpufreq/cpuinfo_max_freq", 3900000);
     atsi_topology_read_at(&t, root, ALL, 6);
@@ -256,9 +259,9 @@ static void quotas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_order_memory), cmocka_unit_test(items_are_handed_out_once),
-        cmocka_unit_test(pools_share_the_cores), cmocka_unit_test(many_threads_on_one_core),
-        cmocka_unit_test(counts_are_clamped),    cmocka_unit_test(hybrid_cores),
+        cmocka_unit_test(barriers_order_memory),        cmocka_unit_test(items_are_handed_out_once),
+        cmocka_unit_test(pools_share_the_cores),        cmocka_unit_test(many_threads_on_one_core),
+        cmocka_unit_test(counts_are_clamped),           cmocka_unit_test(hybrid_cores),
         cmocka_unit_test(capacities_and_bare_machines), cmocka_unit_test(quotas),
     };
     return cmocka_run_group_tests_name("thread pool", tests, NULL, NULL);

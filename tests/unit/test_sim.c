@@ -13,7 +13,10 @@
 #include "tests/support/check.h"
 #include "tests/support/op_case.h"
 
-enum { WIDTH = 64, BYTES = WIDTH * 4 };
+enum {
+    WIDTH = 64,
+    BYTES = WIDTH * 4
+};
 
 // A device prepared for `out = a + b` of one row, its round in device memory, two streams.
 struct bench {
@@ -85,7 +88,11 @@ static void fill(float *row, float value) {
 
 // ---- ordering rules -----------------------------------------------------------------------------------------------------
 
-enum { N_UNITS = 12, WAIT_ARRIVAL = 1, WAIT_CONSUMED = 2 };
+enum {
+    N_UNITS = 12,
+    WAIT_ARRIVAL = 1,
+    WAIT_CONSUMED = 2
+};
 
 // Weights 2^0, 2^1, ... pass through one temporary space and are summed up on the device; the sum comes back through mapped
 // memory, as the runtime does it. Returns whether it is right.
@@ -131,7 +138,8 @@ static void events_order_streams_and_host(void **state) {
     (void)state;
     assert_true(sum_through_temporary((struct atsi_sim_params){0}, WAIT_ARRIVAL | WAIT_CONSUMED));
     for (uint32_t seed = 1; seed <= 10; seed++) {
-        struct atsi_sim_params params = {.delay_seed = seed, .delay_max_us = 300, .h2d_bytes_per_us = seed % 2 ? 10 : 0};
+        struct atsi_sim_params params = {
+            .delay_seed = seed, .delay_max_us = 300, .h2d_bytes_per_us = seed % 2 ? 10 : 0};
         assert_true(sum_through_temporary(params, WAIT_ARRIVAL | WAIT_CONSUMED));
     }
 }
@@ -145,7 +153,8 @@ static void a_missing_rule_is_noticed(void **state) {
     int n_wrong[4] = {0};
     for (uint32_t seed = 1; seed <= 5; seed++)
         for (int rules = 0; rules < 3; rules++)
-            n_wrong[rules] += !sum_through_temporary((struct atsi_sim_params){.delay_seed = seed, .delay_max_us = 500}, rules);
+            n_wrong[rules] +=
+                !sum_through_temporary((struct atsi_sim_params){.delay_seed = seed, .delay_max_us = 500}, rules);
     for (int rules = 0; rules < 3; rules++) assert_true(n_wrong[rules] > 0);
 #endif
 }
@@ -283,7 +292,15 @@ static void the_host_cannot_touch_device_memory(void **state) {
 
 // ---- misuse -----------------------------------------------------------------------------------------------------------
 
-enum misuse { HOST_ADDRESS, PAST_THE_END, FREED, READ_ONLY, DOUBLE_FREE, STALE_ROUND, N_MISUSES };
+enum misuse {
+    HOST_ADDRESS,
+    PAST_THE_END,
+    FREED,
+    READ_ONLY,
+    DOUBLE_FREE,
+    STALE_ROUND,
+    N_MISUSES
+};
 
 static void commit(struct bench *b, enum misuse misuse, float *host, const void *registered, char *space, char *freed) {
     switch (misuse) {
@@ -302,7 +319,8 @@ static void commit(struct bench *b, enum misuse misuse, float *host, const void 
 
 static void misuse_is_a_sticky_error(void **state) {
     (void)state;
-    static const char *const WORDS[N_MISUSES] = {"no device address", "not inside one block", "not inside one block", "read-only", "free of", "at 7"};
+    static const char *const WORDS[N_MISUSES] = {
+        "no device address", "not inside one block", "not inside one block", "read-only", "free of", "at 7"};
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     float *file = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int misuse = 0; misuse < N_MISUSES; misuse++) {
@@ -339,7 +357,9 @@ static void failed_devices_let_go(void **state) {
     check_ok(launch_sum(&b, space, space, space), b.err);
     b.ops->event_record(e, b.compute, &err);
     b.ops->stream_wait(b.transfer, e, &err);
-    assert_int_equal(b.ops->stream_sync(b.transfer, &err) == ATSI_OK ? b.ops->stream_sync(b.compute, &err) : ATSI_FAILED, ATSI_FAILED);
+    assert_int_equal(b.ops->stream_sync(b.transfer, &err) == ATSI_OK ? b.ops->stream_sync(b.compute, &err)
+                                                                     : ATSI_FAILED,
+                     ATSI_FAILED);
     assert_int_equal(b.ops->event_sync(e, &err), ATSI_FAILED);
     b.ops->event_destroy(e);
     b.ops->free(b.device, space);
@@ -350,7 +370,9 @@ static void failed_devices_let_go(void **state) {
 
 static void copies_take_modelled_time(void **state) {
     (void)state;
-    enum { SIZE = 100000 };
+    enum {
+        SIZE = 100000
+    };
     struct bench b;
     void *dev;
     float us;
@@ -396,12 +418,18 @@ static void close_frees_what_is_left(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_order_streams_and_host), cmocka_unit_test(a_missing_rule_is_noticed),
-        cmocka_unit_test(waits_mean_their_record),       cmocka_unit_test(unpinned_memory_is_synchronous),
-        cmocka_unit_test(free_waits_for_streams),        cmocka_unit_test(memory_is_limited),
-        cmocka_unit_test(registered_memory),             cmocka_unit_test(the_host_cannot_touch_device_memory),
-        cmocka_unit_test(misuse_is_a_sticky_error),      cmocka_unit_test(failed_devices_let_go),
-        cmocka_unit_test(copies_take_modelled_time),     cmocka_unit_test(close_frees_what_is_left),
+        cmocka_unit_test(events_order_streams_and_host),
+        cmocka_unit_test(a_missing_rule_is_noticed),
+        cmocka_unit_test(waits_mean_their_record),
+        cmocka_unit_test(unpinned_memory_is_synchronous),
+        cmocka_unit_test(free_waits_for_streams),
+        cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(registered_memory),
+        cmocka_unit_test(the_host_cannot_touch_device_memory),
+        cmocka_unit_test(misuse_is_a_sticky_error),
+        cmocka_unit_test(failed_devices_let_go),
+        cmocka_unit_test(copies_take_modelled_time),
+        cmocka_unit_test(close_frees_what_is_left),
     };
     return cmocka_run_group_tests_name("simulated device", tests, NULL, NULL);
 }
