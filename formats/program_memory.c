@@ -63,6 +63,7 @@ enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_t
         struct range *best = NULL;
         for (uint32_t i = 0; i < p->n_buffers; i++)
             if (!ranges[i].placed && (!best || ranges[i].bytes > best->bytes)) best = &ranges[i];
+        if (!best) break;
         best->offset = lowest_offset(ranges, p->n_buffers, best);
         best->placed = true;
         p->buffers[best - ranges].offset_bytes = best->offset;

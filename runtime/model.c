@@ -10,7 +10,7 @@ static enum atsi_status check_tensors(const struct atsi_model *m, struct atsi_er
         const struct atsi_plan_blob *blob = atsi_plan_file_find(m->file, t->name);
         if (!blob) return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s stands in the manifest but not in the file", t->name);
         if (blob->tensor.dtype != t->dtype || blob->tensor.layout != t->layout || blob->tensor.size_bytes != t->size_bytes ||
-            memcmp(blob->tensor.ne, t->ne, sizeof t->ne))
+            memcmp(blob->tensor.ne, t->ne, sizeof t->ne) != 0)
             return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s: manifest and file disagree on type, layout or shape", t->name);
     }
     return ATSI_OK;

@@ -21,7 +21,7 @@ struct atsi_load_bar {
     double started_us, drawn_us;
 };
 struct atsi_load_bar atsi_load_bar_start(bool quiet);
-void atsi_load_bar_advance(void *bar, uint64_t done_bytes, uint64_t total_bytes);
+void atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_bytes);
 void atsi_load_bar_finish(struct atsi_load_bar *bar);
 
 // Load, prefill and decode times, rates, threads and memory, one line each.
