@@ -180,7 +180,8 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
 
 static enum atsi_status check_combination(struct atsi_plan_options *o, struct atsi_error *err) {
     if (o->mode == ATSI_PLAN_HELP || o->mode == ATSI_PLAN_VERSION) return ATSI_OK;
-    if (!o->input_path) return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
+    if (!o->input_path || !*o->input_path)
+        return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
     if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
         (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path))
         return atsi_fail(
