@@ -1,4 +1,4 @@
-// Matmul kernels, each type: decode (cold weights, against the memory's read bandwidth measured in the same run) and prefill.
+// Matmul kernels, each type, checked against the reference and timed: decode (cold weights, against the memory's read bandwidth measured in the same run) and prefill.
 //
 //   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]
 //
@@ -126,14 +126,35 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     }
 }
 
-static void bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
+// The first rows and tokens against the reference: a kernel that is wrong is not worth timing.
+static bool same_as_reference(const struct matmul_job *j) {
+    struct atsi_matmul_kernels ref;
+    atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
+    struct atsi_matmul_args a = j->args;
+    if (a.n_tokens > 9) a.n_tokens = 9;
+    if (j->quantised != NULL) atsi_quantise_rows(&j->b->kernels, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, 0, 1);
+    uint32_t n_tiles = atsi_matmul_tiles(a.n_rows) < 4 ? atsi_matmul_tiles(a.n_rows) : 4;
+    uint32_t n_rows = n_tiles * ATSI_TILE_ROWS < a.n_rows ? n_tiles * ATSI_TILE_ROWS : a.n_rows;
+    float *expected = malloc((size_t)a.n_tokens * a.out_stride * sizeof(float));
+    j->b->kernels.matmul[a.dtype](&a, 0, n_tiles);
+    float *got = a.out;
+    a.out = expected;
+    ref.matmul[a.dtype](&a, 0, n_tiles);
+    bool same = true;
+    for (uint32_t t = 0; t < a.n_tokens; t++)
+        same = same && memcmp(got + t * a.out_stride, expected + t * a.out_stride, n_rows * sizeof(float)) == 0;
+    free(expected);
+    return same;
+}
+
+static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     const struct options *o = &b->o;
     uint64_t row_bytes = atsi_dtype_row_bytes(dtype, o->n_cols);
-    if (row_bytes == 0) return;
+    if (row_bytes == 0) return true;
     const uint64_t ne[4] = {o->n_cols, o->n_rows, 1, 1};
     size_t matrix_bytes = atsi_layout_bytes(dtype, atsi_layout_of(dtype), ne);
     uint32_t n_matrices = o->n_tokens == 1 && matrix_bytes < COLD_BYTES ? (uint32_t)(COLD_BYTES / matrix_bytes) : 1;
-    if (matrix_bytes > COLD_BYTES) return;
+    if (matrix_bytes > COLD_BYTES) return true;
 
     // One packed matrix, then copies of it.
     struct quant_rng rng = {1};
@@ -153,17 +174,19 @@ static void bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
         job.args.in_stride = atsi_act_row_bytes(o->n_cols);
         job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
     }
+    bool same = same_as_reference(&job);
     job.samples.times = malloc(sizeof(double) * (size_t)o->n_runs * n_matrices);
     for (int run = 0; run < o->n_runs; run++) atsi_pool_run(b->pool, matmul_share, &job);
     double best = low_decile(&job.samples);
     free(job.samples.times);
     double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;
-    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f\n", atsi_dtype_name(dtype), atsi_isa_name(b->kernels.isa), o->n_rows,
-           o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling, flops / best * 1e-9);
+    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f%s\n", atsi_dtype_name(dtype), atsi_isa_name(b->kernels.isa), o->n_rows,
+           o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling, flops / best * 1e-9, same ? "" : "  NOT the reference's result");
     fflush(stdout);
     free(job.quantised);
     free(in);
     free(out);
+    return same;
 }
 
 static bool listed(const char *list, const char *name) {
@@ -208,10 +231,11 @@ int main(int argc, char **argv) {
     double ceiling = read_gb_s(&b);
     printf("%d threads, read bandwidth %.1f GB/s\n", atsi_pool_n_threads(b.pool), ceiling);
     printf("type     isa         rows   cols tokens    time us     GB/s ceiling   GFLOP/s\n");
+    bool same = true;
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
-        if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i]))) bench_type(&b, QUANT_DATA_TYPES[i], ceiling);
+        if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i]))) same = bench_type(&b, QUANT_DATA_TYPES[i], ceiling) && same;
     printf("read bandwidth at the end %.1f GB/s\n", read_gb_s(&b));
     free(b.memory);
     atsi_pool_free(b.pool);
-    return 0;
+    return same ? 0 : 1;
 }
