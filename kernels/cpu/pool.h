@@ -13,7 +13,7 @@ struct atsi_pool;
 // Threads to use by default: physical cores of the fastest kind within the affinity mask and the cgroup's CPU quota; >= 1.
 int atsi_pool_default_threads(void);
 // n_threads 0: the default. More than the usable CPUs are clamped to them (atsi_pool_n_threads says how many); a negative
-// number is ATSI_BAD_INPUT. Threads 1.. are bound to one core each; the caller is left as it is.
+// number is ATSI_BAD_INPUT. Threads 1.. are bound to one core each; a dispatch moves the caller to the core left for it.
 enum atsi_status atsi_pool_create(int n_threads, struct atsi_pool **out, struct atsi_error *err);
 // Exactly n_threads >= 1, bound to nothing and sleeping soon: for simulated devices and tests.
 enum atsi_status atsi_pool_create_unbound(int n_threads, struct atsi_pool **out, struct atsi_error *err);
