@@ -11,8 +11,8 @@
 // two or three units, what was promoted last says all and the engine's time is worth nothing; where it holds many,
 // the lag of the engine says all. One search for either, the second with the result of the first to beat.
 enum {
-    TIGHT_LAGS = 2,
-    TIGHT_RECENT = 5,
+    TIGHT_LAGS = 1,
+    TIGHT_RECENT = 6,
     LOOSE_LAGS = 16,
     LOOSE_RECENT = 2,
     CELLS_MAX = 64,
