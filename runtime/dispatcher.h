@@ -12,11 +12,19 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_
                                         bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err);
 void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
 
-// The assignment of a round of n_tokens under the given speeds. The arrays belong to the dispatcher and hold until its next call.
-enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
-                                        struct atsi_assignment *out, struct atsi_error *err);
-// Of the last decision: predicted end of the round, promoted units, and what deciding took.
-struct atsi_decision { double predicted_us, lower_bound_us, deciding_us; uint32_t n_promoted; };
+// How CPU-resident units use the link in decode rounds.
+enum atsi_link_use {
+    ATSI_LINK_STREAMS = 0, // whole units are promoted by the policy
+    ATSI_LINK_SHARES = 1   // every CPU unit is divided: the GPU reads its part in place while the CPU computes the rest
+};
+// Whether a decode round can do both, so that the faster one has to be found by trying.
+bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
+
+// The assignment of a round of n_tokens under the given speeds (`use` matters for single tokens only). The arrays belong to the dispatcher and hold until its next call.
+enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
+                                        const struct atsi_scales *scales, struct atsi_assignment *out, struct atsi_error *err);
+// Of the last decision: predicted end of the round, promoted and shared units, and what deciding took.
+struct atsi_decision { double predicted_us, lower_bound_us, deciding_us; uint32_t n_promoted, n_shared; };
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d);
 
 #endif

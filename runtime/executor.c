@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/script.h"
 #include "runtime/side.h"
-#include "runtime/splits.h"
 #include "runtime/transfers.h"
 
 // What the host writes for a round and a device copies: the struct, the token ids and the output rows, as one row of int32.
@@ -33,15 +33,16 @@ struct atsi_executor {
     void **device_states;   // [n_states]
     bool states_placed;
     struct staging staging;
-    struct atsi_op_call *calls; // [n_ops]
+    struct atsi_script script;
+    struct atsi_op_call *calls;   // [script.n_steps]
+    struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
+    void **graphs; // [script.n_actions] captured decode rounds of the runs of device actions that start there, NULL until first needed
     enum atsi_backend *backends; // [n_units]
     bool *prefetched;            // [n_units]
     enum atsi_promotion *promotions; // [n_units]
     const void *const *mapped;   // [n_tensors]
     struct atsi_transfers *transfers; // NULL without a temporary region
     const void **promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
-    struct atsi_splits splits;
-    void **graphs; // [n_splits] captured decode rounds of the device's splits, NULL until first needed
     struct atsi_round *round; // in staging
     uint64_t host_bytes;
 };
@@ -101,12 +102,11 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     uint32_t n_states = x->p->n_states ? x->p->n_states : 1;
     x->host_states = calloc(n_states, sizeof *x->host_states);
     x->device_states = calloc(n_states, sizeof *x->device_states);
-    x->calls = calloc(x->p->n_ops, sizeof *x->calls);
     x->backends = calloc(x->p->n_units, sizeof *x->backends);
     x->prefetched = calloc(x->p->n_units, sizeof *x->prefetched);
     x->promotions = calloc(x->p->n_units, sizeof *x->promotions);
     x->promoted_tensors = calloc(x->p->n_tensors + 1, sizeof *x->promoted_tensors);
-    bool complete = x->host_states && x->device_states && x->calls && x->backends && x->prefetched &&
+    bool complete = x->host_states && x->device_states && x->backends && x->prefetched &&
                     x->promotions && x->promoted_tensors;
     for (int side = 0; side < 2; side++) {
         x->sides[side].state_k = calloc(n_states, sizeof(void *));
@@ -157,17 +157,22 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     return status;
 }
 
-static void free_graphs(struct atsi_executor *x) {
-    for (uint32_t i = 0; x->graphs && i < x->splits.n_splits; i++)
+static void free_script(struct atsi_executor *x) {
+    for (uint32_t i = 0; x->graphs && i < x->script.n_actions; i++)
         if (x->graphs[i]) x->device->ops->graph_destroy(x->device, x->graphs[i]);
     free(x->graphs);
+    free(x->calls);
+    free(x->parts);
     x->graphs = NULL;
+    x->calls = NULL;
+    x->parts = NULL;
+    atsi_script_free(&x->script);
 }
 
 static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
-    free_graphs(x);
+    free_script(x);
     atsi_transfers_free(x->transfers);
     for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
         if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
@@ -189,13 +194,11 @@ void atsi_executor_free(struct atsi_executor *x) {
     }
     free(x->host_states);
     free(x->device_states);
-    free(x->graphs); // emptied above
-    free(x->calls);
+    free_script(x);
     free(x->backends);
     free(x->prefetched);
     free(x->promotions);
     free(x->promoted_tensors);
-    atsi_splits_free(&x->splits);
     atsi_cpu_free(x->cpu);
     atsi_pool_free(x->pool);
     free(x);
@@ -319,25 +322,44 @@ static enum atsi_status take_assignment(struct atsi_executor *x, const struct at
     return ATSI_OK;
 }
 
+static void build_calls(struct atsi_executor *x) {
+    struct atsi_side promoted_side = x->sides[ATSI_GPU];
+    promoted_side.tensors = x->promoted_tensors;
+    for (uint32_t i = 0; i < x->script.n_steps; i++) {
+        const struct atsi_step *s = &x->script.steps[i];
+        atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op, &x->calls[i]);
+        if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
+            atsi_side_narrow_call(&x->calls[i], s->begin, s->end, &x->parts[i]);
+    }
+}
+
+static enum atsi_status build_script(struct atsi_executor *x, const float *gpu_share, struct atsi_error *err) {
+    bool promoted[ATSI_MAX_UNITS];
+    for (uint32_t u = 0; u < x->p->n_units; u++) promoted[u] = x->promotions[u] != ATSI_NOT_PROMOTED;
+    struct atsi_script_params params = {.program = x->p,
+                                        .backends = x->backends,
+                                        .promoted = promoted,
+                                        .prefetched = x->prefetched,
+                                        .gpu_share = x->device ? gpu_share : NULL,
+                                        .n_tokens_max = x->plan->limits.chunk,
+                                        .n_outputs_max = x->plan->limits.n_outputs};
+    free_script(x);
+    ATSI_TRY(atsi_script_build(&params, &x->script, err));
+    x->calls = calloc(x->script.n_steps, sizeof *x->calls);
+    x->parts = calloc(x->script.n_steps, sizeof *x->parts);
+    x->graphs = calloc(x->script.n_actions, sizeof *x->graphs);
+    if (!x->calls || !x->parts || !x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
+    build_calls(x);
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err) {
     if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
     if (x->transfers) ATSI_TRY(atsi_transfers_drain(x->transfers, err));
     ATSI_TRY(take_assignment(x, assignment, err));
     if (!x->states_placed) ATSI_TRY(place_states(x, err));
     ATSI_TRY(place_promoted(x, err));
-    free_graphs(x);
-    atsi_splits_free(&x->splits);
-    ATSI_TRY(atsi_splits_build(x->p, x->backends, x->prefetched, &x->splits, err));
-    x->graphs = calloc(x->splits.n_splits, sizeof *x->graphs);
-    if (!x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building splits");
-    struct atsi_side promoted_side = x->sides[ATSI_GPU];
-    promoted_side.tensors = x->promoted_tensors;
-    for (uint32_t u = 0; u < x->p->n_units; u++) {
-        const struct atsi_side *side = x->promotions[u] ? &promoted_side : &x->sides[x->backends[u]];
-        for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
-            atsi_side_build_call(x->plan, x->n_ctx, side, i, &x->calls[i]);
-    }
-    return ATSI_OK;
+    return build_script(x, assignment->gpu_share, err);
 }
 
 // ---- one round ----------------------------------------------------------------------------------------------------
@@ -346,58 +368,54 @@ static uint32_t rows_of(const struct atsi_executor *x, uint32_t buffer) {
     return (uint32_t)(x->p->buffers[buffer].rows == ATSI_ROWS_TOKENS ? x->round->n_tokens : x->round->n_outputs);
 }
 
-// Copies a buffer's rows to the side of `split`, by a kernel in the compute stream.
-static enum atsi_status cross(struct atsi_executor *x, const struct atsi_split *split, uint32_t buffer, struct atsi_error *err) {
-    const struct atsi_buffer *b = &x->p->buffers[buffer];
-    char *on_device = x->sides[ATSI_GPU].compute + b->offset_bytes, *on_host = (char *)x->host_compute_dev + b->offset_bytes;
-    bool to_device = split->backend == ATSI_GPU;
+// Copies columns of a buffer's rows to the other side, by a kernel in the compute stream.
+static enum atsi_status cross(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
+    const struct atsi_buffer *b = &x->p->buffers[a->buffer];
+    uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
+    char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
+    bool to_device = a->backend == ATSI_GPU;
     return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device, b->width,
-                                     b->width, rows_of(x, buffer), err);
+                                     a->width, rows_of(x, a->buffer), err);
 }
 
-static enum atsi_status cross_all(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
-    for (uint32_t i = 0; i < split->n_crossings; i++)
-        ATSI_TRY(cross(x, split, x->splits.crossings[split->first_crossing + i].buffer, err));
+static bool goes_to_device(const struct atsi_action *a) { return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU; }
+
+static enum atsi_status enqueue(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct atsi_action *a = &x->script.actions[i];
+        if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, err));
+        for (uint32_t k = 0; a->kind == ATSI_ACTION_GPU && k < a->n; k++)
+            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[a->first + k], x->round, err));
+    }
     return ATSI_OK;
 }
 
-static enum atsi_status launch_split(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
-    ATSI_TRY(cross_all(x, split, err));
-    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++)
-        ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[i], x->round, err));
-    return ATSI_OK;
-}
-
-// Decode rounds always launch the same work, so they are captured once an assignment and replayed as one launch.
-static enum atsi_status run_on_device(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
+// Decode rounds always launch the same work, so a run of device actions is captured once an assignment and replayed as one
+// launch. A single copy is one launch anyway.
+static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
     const struct atsi_device_ops *ops = x->device->ops;
-    void **graph = &x->graphs[split - x->splits.splits];
-    bool one_row = x->round->n_tokens == 1 && (!split->tail || x->round->n_outputs == 1);
-    if (!ops->capture_begin || !one_row) return launch_split(x, split, err);
+    void **graph = &x->graphs[first];
+    bool one_row = x->round->n_tokens == 1 && (first < x->script.tail || x->round->n_outputs == 1);
+    bool single = n == 1 && x->script.actions[first].kind == ATSI_ACTION_CROSS;
+    if (!ops->capture_begin || !one_row || single) return enqueue(x, first, n, err);
     if (!*graph) {
         ATSI_TRY(ops->capture_begin(x->stream, err));
-        enum atsi_status status = launch_split(x, split, err);
+        enum atsi_status status = enqueue(x, first, n, err);
         ATSI_TRY(ops->capture_end(x->stream, graph, status == ATSI_OK ? err : NULL));
         ATSI_TRY(status);
     }
     return ops->graph_launch(x->stream, *graph, err);
 }
 
-static enum atsi_status run_promoted(struct atsi_executor *x, const struct atsi_split *split, struct atsi_error *err) {
-    ATSI_TRY(atsi_transfers_await(x->transfers, x->stream, err));
-    ATSI_TRY(run_on_device(x, split, err));
-    return atsi_transfers_consumed(x->transfers, x->stream, err);
-}
-
-static enum atsi_status run_on_cpu(struct atsi_executor *x, const struct atsi_split *split, bool after_device, struct atsi_error *err) {
-    ATSI_TRY(cross_all(x, split, err));
-    // The CPU waits even when nothing crosses: the device may still be reading rows that this split overwrites.
-    if (after_device) {
-        ATSI_TRY(x->device->ops->event_record(x->arrived, x->stream, err));
-        ATSI_TRY(x->device->ops->event_sync(x->arrived, err));
+static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
+    switch (a->kind) {
+    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->calls[a->first], (int)a->n); return ATSI_OK;
+    case ATSI_ACTION_RECORD: return x->device->ops->event_record(x->arrived, x->stream, err);
+    case ATSI_ACTION_WAIT: return x->device->ops->event_sync(x->arrived, err);
+    case ATSI_ACTION_AWAIT: return atsi_transfers_await(x->transfers, x->stream, err);
+    case ATSI_ACTION_CONSUMED: return atsi_transfers_consumed(x->transfers, x->stream, err);
+    default: return ATSI_OK; // device actions run in runs
     }
-    if (split->n_ops) atsi_cpu_run(x->cpu, x->pool, &x->calls[split->first_op], (int)split->n_ops);
-    return ATSI_OK;
 }
 
 // The device reads the round's numbers from its own memory; the copy is ordered before every launch.
@@ -407,17 +425,15 @@ static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error
                                      x->staging.n_ints, 1, err);
 }
 
-static enum atsi_status run_splits(struct atsi_executor *x, bool tail, struct atsi_error *err) {
-    bool after_device = x->device != NULL; // the copy of the round's numbers counts
+static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uint32_t end, struct atsi_error *err) {
     ATSI_TRY(publish_round(x, err));
-    if (x->transfers && !tail) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
-    for (uint32_t i = 0; i < x->splits.n_splits; i++) {
-        const struct atsi_split *split = &x->splits.splits[i];
-        if (split->tail != tail) continue;
-        if (split->promoted) ATSI_TRY(run_promoted(x, split, err));
-        else if (split->backend == ATSI_GPU) ATSI_TRY(run_on_device(x, split, err));
-        else ATSI_TRY(run_on_cpu(x, split, after_device, err));
-        after_device = split->backend == ATSI_GPU;
+    if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
+    for (uint32_t i = first; i < end;) {
+        uint32_t n = 0;
+        while (i + n < end && goes_to_device(&x->script.actions[i + n])) n++;
+        if (n) ATSI_TRY(run_on_device(x, i, n, err));
+        else ATSI_TRY(run_action(x, &x->script.actions[i], err));
+        i += n ? n : 1;
     }
     // The next round's host writes must not meet copies that still read them.
     return x->device ? x->device->ops->stream_sync(x->stream, err) : ATSI_OK;
@@ -428,13 +444,13 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
     int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids, *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
-    ATSI_TRY(run_splits(x, false, err));
+    ATSI_TRY(run_actions(x, 0, x->script.tail, err));
     const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
     for (uint32_t done = 0; done < r->n_outputs;) {
         uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
         x->round->n_outputs = (int32_t)n;
         memcpy(output_rows, r->output_rows + done, n * sizeof *output_rows);
-        ATSI_TRY(run_splits(x, true, err));
+        ATSI_TRY(run_actions(x, x->script.tail, x->script.n_actions, err));
         r->on_logits(r->context, logits, done, n);
         done += n;
     }
@@ -450,23 +466,31 @@ static bool rows_are_finite(const struct atsi_rows_ref *rows, int32_t n_rows) {
     return true;
 }
 
+static const char *unit_of_op(const struct atsi_program *p, uint32_t i_op) {
+    for (uint32_t u = 0; u < p->n_units; u++)
+        if (i_op < p->units[u].first_op + p->units[u].n_ops) return p->units[u].name;
+    return "";
+}
+
 void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
     snprintf(unit_name, cap, "%s", "");
-    for (uint32_t u = 0; u < x->p->n_units; u++)
-        for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++) {
-            if (x->backends[u] != ATSI_CPU) return; // only a CPU run can be looked into
-            atsi_cpu_run(x->cpu, x->pool, &x->calls[i], 1);
-            const struct atsi_op_call *call = &x->calls[i];
-            int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
-            bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
-            if (!rows_are_finite(&call->out[ids], n_rows)) {
-                snprintf(unit_name, cap, "%s", x->p->units[u].name);
-                return;
-            }
-        }
+    for (uint32_t i = 0; i < x->script.n_steps; i++) {
+        const struct atsi_op_call *call = &x->calls[i];
+        if (x->script.steps[i].backend != ATSI_CPU) return; // only a CPU run can be looked into
+        atsi_cpu_run(x->cpu, x->pool, call, 1);
+        int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
+        bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
+        if (rows_are_finite(&call->out[ids], n_rows)) continue;
+        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->script.steps[i].op));
+        return;
+    }
 }
 
 uint64_t atsi_executor_host_bytes(const struct atsi_executor *x) { return x->host_bytes; }
-uint32_t atsi_executor_n_splits(const struct atsi_executor *x) { return x->splits.n_splits; }
+uint32_t atsi_executor_n_handovers(const struct atsi_executor *x) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->script.n_actions; i++) n += x->script.actions[i].kind == ATSI_ACTION_WAIT;
+    return n;
+}
 const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }
 int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_threads(x->pool); }

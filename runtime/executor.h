@@ -37,10 +37,11 @@ enum atsi_promotion {
 struct atsi_assignment {
     const enum atsi_backend *backends;     // [n_units]
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
+    const float *gpu_share;                // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
 };
-// Cuts the program into splits. Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in
+// Builds the coming rounds' script (runtime/script.h). Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in
 // mapped_tensors; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of
-// the output head cannot be prefetched.
+// the output head cannot be prefetched; units that cannot be shared (atsi_script_can_share) ignore their share.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err);
 
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
@@ -64,9 +65,9 @@ enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error 
 // error message after bad logits; states are spoilt by it.
 void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap);
 
-// Bytes this executor holds on the host, and splits of the current assignment, for statistics.
+// Bytes this executor holds on the host, and hand-overs to the CPU in a round of the current assignment, for statistics.
 uint64_t atsi_executor_host_bytes(const struct atsi_executor *x);
-uint32_t atsi_executor_n_splits(const struct atsi_executor *x);
+uint32_t atsi_executor_n_handovers(const struct atsi_executor *x);
 const char *atsi_executor_isa(const struct atsi_executor *x);
 int atsi_executor_n_threads(const struct atsi_executor *x);
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/clock.h"
+
 // Ids that the embedding has a row for.
 static uint32_t count_token_ids(const struct atsi_program *p) {
     uint32_t n = p->n_vocab;
@@ -36,6 +38,7 @@ enum atsi_status atsi_session_create(const struct atsi_executor_params *params, 
     }
     uint32_t most = params->plan->limits.chunk;
     *s = (struct atsi_session){.plan = params->plan, .dispatcher = dispatcher, .stop = stop, .chunk = chunk && chunk < most ? chunk : most};
+    atsi_tuner_start(&s->tuner, atsi_dispatcher_has_choice(dispatcher));
     enum atsi_status status = open_session(s, params, err);
     if (status == ATSI_OK) *out = s;
     else atsi_session_free(s);
@@ -80,9 +83,17 @@ static enum atsi_status assign_for(struct atsi_session *s, uint32_t n_tokens, st
     struct atsi_assignment assignment;
     bool same = s->assigned_for && (s->assigned_for == 1) == (n_tokens == 1) && n_tokens <= 2 * s->assigned_for && s->assigned_for <= 2 * n_tokens;
     if (same) return ATSI_OK;
-    ATSI_TRY(atsi_dispatcher_decide(s->dispatcher, n_tokens, NULL, &assignment, err));
+    ATSI_TRY(atsi_dispatcher_decide(s->dispatcher, n_tokens, s->tuner.use, NULL, &assignment, err));
     ATSI_TRY(atsi_executor_assign(s->executor, &assignment, err));
     s->assigned_for = n_tokens;
+    return ATSI_OK;
+}
+
+static enum atsi_status run_round(struct atsi_session *s, const struct atsi_round_request *r, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
+    ATSI_TRY(atsi_executor_round(s->executor, r, err));
+    s->n_past += r->n_tokens;
+    if (r->n_tokens == 1 && atsi_tuner_record(&s->tuner, atsi_clock_us() - started_us)) s->assigned_for = 0;
     return ATSI_OK;
 }
 
@@ -102,8 +113,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         sink.first = done;
         if (s->stop && *s->stop) status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         else status = assign_for(s, n_round, err);
-        if (status == ATSI_OK) status = atsi_executor_round(s->executor, &r, err);
-        if (status == ATSI_OK) s->n_past += n_round;
+        if (status == ATSI_OK) status = run_round(s, &r, err);
         done += n_round;
     }
     free(rows);

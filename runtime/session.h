@@ -6,11 +6,13 @@
 
 #include "runtime/dispatcher.h"
 #include "runtime/executor.h"
+#include "runtime/tuner.h"
 
 struct atsi_session {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
     uint32_t assigned_for;               // tokens of a round that the executor's assignment was decided for; 0: none yet
+    struct atsi_tuner tuner;
     const struct atsi_plan *plan;
     uint32_t n_ctx;
     uint32_t chunk;                      // tokens of a round, at most the plan's

@@ -101,7 +101,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const str
     if (!stays) {
         ATSI_TRY(alloc_host_tensor(l, i, bytes, err));
         advance(l, bytes);
-        return atsi_plan_file_read(l->model->file, blob, l->w->unpacked[i], err);
+        return atsi_plan_file_read_by(l->model->file, blob, 0, l->w->unpacked[i], err);
     }
     l->w->host[i] = data;
     l->w->mapped[i] = l->device ? mapped_address(l, data) : NULL;
@@ -161,7 +161,7 @@ static enum atsi_status load_device_tensor(struct loader *l, uint32_t i, const s
     if (blob->encoding == ATSI_PLAN_RAW) return upload(l, dst, atsi_plan_file_stored(l->model->file, blob), blob->tensor.size_bytes, err);
     void *unpacked = malloc(blob->tensor.size_bytes);
     if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
-    enum atsi_status status = atsi_plan_file_read(l->model->file, blob, unpacked, err);
+    enum atsi_status status = atsi_plan_file_read_by(l->model->file, blob, 0, unpacked, err);
     if (status == ATSI_OK) status = upload(l, dst, unpacked, blob->tensor.size_bytes, err);
     free(unpacked);
     return status;

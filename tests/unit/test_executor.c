@@ -70,8 +70,9 @@ static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(
     }
 }
 
-static void assign(struct atsi_executor *x, const enum atsi_backend *backends, const enum atsi_promotion *promotions) {
-    struct atsi_assignment a = {backends, promotions};
+static void assign(struct atsi_executor *x, const enum atsi_backend *backends, const enum atsi_promotion *promotions,
+                   const float *gpu_share) {
+    struct atsi_assignment a = {backends, promotions, gpu_share};
     struct atsi_error err = {0};
     if (atsi_executor_assign(x, &a, &err) != ATSI_OK) fail_msg("%s", err.text);
 }
@@ -79,26 +80,30 @@ static void assign(struct atsi_executor *x, const enum atsi_backend *backends, c
 static void stay_on_cpu(void *context, struct atsi_executor *x) {
     static const enum atsi_backend backends[N_UNITS_MAX];
     (void)context;
-    assign(x, backends, NULL);
+    assign(x, backends, NULL, NULL);
 }
 
 struct shuffle {
     const struct model *m;
     uint64_t random;
+    bool assigned;
 };
 
-// Any unit on either side, resident, prefetched or read in place; about every second round keeps what it has.
+// Any unit on either side, resident, prefetched or read in place, or shared in any proportion; about every second round keeps what it has.
 static void shuffle_units(void *context, struct atsi_executor *x) {
     struct shuffle *s = context;
     enum atsi_backend backends[N_UNITS_MAX];
     enum atsi_promotion promotions[N_UNITS_MAX];
-    if (atsi_executor_n_splits(x) && next_random(&s->random) % 2) return;
+    float gpu_share[N_UNITS_MAX];
+    if (s->assigned && next_random(&s->random) % 2) return;
+    s->assigned = true;
     for (uint32_t u = 0; u < s->m->plan.program.n_units; u++) {
         backends[u] = next_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
         promotions[u] = (enum atsi_promotion)(next_random(&s->random) % 3);
+        gpu_share[u] = (float)(next_random(&s->random) % 5) / 4;
         if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && promotions[u] == ATSI_PREFETCHED) promotions[u] = ATSI_IN_PLACE;
     }
-    assign(x, backends, promotions);
+    assign(x, backends, promotions, gpu_share);
 }
 
 // Every tensor in pinned memory and on the device.
@@ -145,7 +150,7 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
     struct atsi_executor_params params = {.plan = &m.plan, .host_tensors = (const void *const *)m.host, .device_tensors = m.device,
                                           .mapped_tensors = m.mapped, .n_ctx = 64, .n_threads = 2, .isa = "reference", .device = d};
     assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
-    struct shuffle s = {&m, seed * 2654435761u + 7};
+    struct shuffle s = {&m, seed * 2654435761u + 7, false};
     run_text(&m, x, shuffle_units, &s, found);
     for (size_t i = 0; i < n_logits; i++)
         if (memcmp(&found[i], &expected[i], sizeof found[i])) fail_msg("seed %llu: logit %zu differs", (unsigned long long)seed, i);

@@ -1,0 +1,325 @@
+#include "runtime/script.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/ranges.h"
+
+enum { MAX_SHARED_OPS = 8, DIVISION_COLUMNS = 16 }; // matrices are divided at whole tiles
+
+struct builder {
+    const struct atsi_program *p;
+    const struct atsi_script_params *params;
+    struct atsi_script *out;
+    uint32_t steps_cap, actions_cap;
+    struct atsi_ranges *ranges; // [n_buffers]
+    // CROSSes to the device that the CPU has not waited for: what they read on the host.
+    struct pending { uint32_t buffer, begin, end; } *pending;
+    uint32_t n_pending, pending_cap;
+    bool failed; // out of memory; the caller says so
+};
+
+static bool grow(void **array, uint32_t n, uint32_t *cap, size_t size) {
+    if (n < *cap) return true;
+    void *grown = realloc(*array, (size_t)(*cap ? 2 * *cap : 64) * size);
+    if (!grown) return false;
+    *array = grown;
+    *cap = *cap ? 2 * *cap : 64;
+    return true;
+}
+
+static void act(struct builder *b, struct atsi_action action) {
+    if (!grow((void **)&b->out->actions, b->out->n_actions, &b->actions_cap, sizeof action)) b->failed = true;
+    else b->out->actions[b->out->n_actions++] = action;
+}
+
+static void note_pending(struct builder *b, uint32_t buffer, uint32_t begin, uint32_t end) {
+    if (!grow((void **)&b->pending, b->n_pending, &b->pending_cap, sizeof *b->pending)) b->failed = true;
+    else b->pending[b->n_pending++] = (struct pending){buffer, begin, end};
+}
+
+// ---- what a step reads and writes ---------------------------------------------------------------------------------
+
+struct part { uint32_t buffer, begin, end; };
+
+static uint32_t out_columns(const struct atsi_op *op) { return op->out[0].width; }
+
+static bool is_whole(const struct atsi_program *p, const struct atsi_step *s) { return s->begin == 0 && s->end == out_columns(&p->ops[s->op]); }
+
+// Element by element: a part of the output needs the same part of the inputs.
+static bool is_elementwise(const struct atsi_op *op) { return op->kind == ATSI_OP_GLU || op->kind == ATSI_OP_ADD; }
+
+static struct part read_part(const struct atsi_program *p, const struct atsi_step *s, int i) {
+    const struct atsi_op *op = &p->ops[s->op];
+    const struct atsi_view *v = &op->in[i];
+    if (is_elementwise(op)) return (struct part){(uint32_t)v->buffer, v->offset + s->begin, v->offset + s->end};
+    // Slots [begin, end) / rows of the experts: their ids and, where every slot has its own, their inputs.
+    if (op->kind == ATSI_OP_EXPERTS && (i == 1 || op->u.experts.in_per_slot)) {
+        uint32_t rows = out_columns(op) / op->u.experts.n_used, each = v->width / op->u.experts.n_used;
+        return (struct part){(uint32_t)v->buffer, v->offset + s->begin / rows * each, v->offset + s->end / rows * each};
+    }
+    return (struct part){(uint32_t)v->buffer, v->offset, v->offset + v->width};
+}
+
+static struct part write_part(const struct atsi_program *p, const struct atsi_step *s, int i) {
+    const struct atsi_view *v = &p->ops[s->op].out[i];
+    if (i > 0 || is_whole(p, s)) return (struct part){(uint32_t)v->buffer, v->offset, v->offset + v->width};
+    return (struct part){(uint32_t)v->buffer, v->offset + s->begin, v->offset + s->end};
+}
+
+static int n_reads(const struct atsi_op *op) {
+    int n = 0;
+    while (n < ATSI_OP_MAX_IN && op->in[n].buffer != ATSI_NONE) n++;
+    return n;
+}
+
+static int n_writes(const struct atsi_op *op) {
+    int n = 0;
+    while (n < ATSI_OP_MAX_OUT && op->out[n].buffer != ATSI_NONE) n++;
+    return n;
+}
+
+// ---- copies between the sides -------------------------------------------------------------------------------------
+
+// Copies what `side` lacks of a part. Returns whether anything was copied.
+static bool fetch(struct builder *b, struct part part, enum atsi_backend side) {
+    uint32_t from, to;
+    bool any = false;
+    while (!b->failed && atsi_ranges_fetch(&b->ranges[part.buffer], part.begin, part.end, side, &from, &to)) {
+        act(b, (struct atsi_action){.kind = ATSI_ACTION_CROSS, .backend = side, .buffer = part.buffer, .offset = from, .width = to - from});
+        if (side == ATSI_GPU) note_pending(b, part.buffer, from, to);
+        any = true;
+    }
+    return any;
+}
+
+// `own`: a buffer that is not fetched because the step's own side writes the part before; ATSI_NONE: none.
+static bool fetch_reads(struct builder *b, const struct atsi_step *s, int32_t own) {
+    const struct atsi_op *op = &b->p->ops[s->op];
+    bool any = false;
+    for (int i = 0; i < n_reads(op); i++)
+        if (op->in[i].buffer != own) any |= fetch(b, read_part(b->p, s, i), s->backend);
+    if (op->add) any |= fetch(b, write_part(b->p, s, 0), s->backend);
+    return any;
+}
+
+static void note_writes(struct builder *b, const struct atsi_step *s, bool both) {
+    const struct atsi_op *op = &b->p->ops[s->op];
+    for (int i = 0; i < n_writes(op); i++) {
+        struct part part = write_part(b->p, s, i);
+        atsi_ranges_write(&b->ranges[part.buffer], part.begin, part.end, s->backend, both);
+    }
+}
+
+static uint64_t end_bytes(const struct builder *b, const struct atsi_buffer *buffer) {
+    uint64_t rows = buffer->rows == ATSI_ROWS_TOKENS ? b->params->n_tokens_max : b->params->n_outputs_max;
+    return buffer->offset_bytes + rows * buffer->width * 4;
+}
+
+// Two parts meet in host memory: columns of one buffer, or buffers that share bytes (they live at different times).
+static bool meet(const struct builder *b, struct part a, const struct pending *q) {
+    if (a.buffer == q->buffer) return a.begin < q->end && q->begin < a.end;
+    const struct atsi_buffer *x = &b->p->buffers[a.buffer], *y = &b->p->buffers[q->buffer];
+    return x->offset_bytes < end_bytes(b, y) && y->offset_bytes < end_bytes(b, x);
+}
+
+// Whether the CPU must not write yet because a copy still reads there.
+static bool must_wait(const struct builder *b, const struct atsi_step *s) {
+    for (int i = 0; i < n_writes(&b->p->ops[s->op]); i++) {
+        struct part part = write_part(b->p, s, i);
+        for (uint32_t k = 0; k < b->n_pending; k++)
+            if (meet(b, part, &b->pending[k])) return true;
+    }
+    return false;
+}
+
+// ---- steps into actions -------------------------------------------------------------------------------------------
+
+static void add_step(struct builder *b, struct atsi_step step) {
+    if (!grow((void **)&b->out->steps, b->out->n_steps, &b->steps_cap, sizeof step)) {
+        b->failed = true;
+        return;
+    }
+    b->out->steps[b->out->n_steps++] = step;
+    enum atsi_action_kind kind = step.backend == ATSI_GPU ? ATSI_ACTION_GPU : ATSI_ACTION_CPU;
+    bool fresh = b->out->n_actions == 0 || b->out->n_actions == b->out->tail; // the tail starts with an action of its own
+    struct atsi_action *last = fresh ? NULL : &b->out->actions[b->out->n_actions - 1];
+    if (last && last->kind == kind && last->first + last->n == b->out->n_steps - 1) last->n++;
+    else act(b, (struct atsi_action){.kind = kind, .backend = step.backend, .first = b->out->n_steps - 1, .n = 1});
+}
+
+static void record(struct builder *b) { act(b, (struct atsi_action){.kind = ATSI_ACTION_RECORD}); }
+
+static void wait_for_record(struct builder *b, uint32_t n_pending_at_record) {
+    act(b, (struct atsi_action){.kind = ATSI_ACTION_WAIT});
+    if (b->failed) return;
+    memmove(b->pending, b->pending + n_pending_at_record, (b->n_pending - n_pending_at_record) * sizeof *b->pending);
+    b->n_pending -= n_pending_at_record;
+}
+
+static void emit_gpu(struct builder *b, const struct atsi_step *s, bool both) {
+    fetch_reads(b, s, ATSI_NONE);
+    note_writes(b, s, both);
+    add_step(b, *s);
+}
+
+static void emit_cpu(struct builder *b, const struct atsi_step *s) {
+    if (fetch_reads(b, s, ATSI_NONE) || must_wait(b, s)) {
+        record(b);
+        wait_for_record(b, b->n_pending);
+    }
+    note_writes(b, s, false);
+    add_step(b, *s);
+}
+
+static void emit_whole(struct builder *b, uint32_t i_op, enum atsi_backend backend, bool promoted) {
+    struct atsi_step s = {.op = i_op, .backend = backend, .end = out_columns(&b->p->ops[i_op]), .promoted = promoted};
+    if (backend == ATSI_GPU) emit_gpu(b, &s, false);
+    else emit_cpu(b, &s);
+}
+
+// ---- shared units -------------------------------------------------------------------------------------------------
+// The operations of a shared unit: those before the first divided one run on both sides, the divided ones in two parts, what
+// follows on one side. Elementwise operations behind a divided one are divided alike.
+
+static bool is_divided(const struct atsi_program *p, const struct atsi_op *op) {
+    bool has_weight = op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS;
+    return has_weight && !atsi_tensor_is_small(&p->tensors[op->tensor[0]]);
+}
+
+struct sharing { uint32_t first, first_divided, end_divided, end; }; // ops
+
+static bool find_sharing(const struct atsi_program *p, const struct atsi_unit *u, struct sharing *s) {
+    *s = (struct sharing){u->first_op, u->first_op, 0, u->first_op + u->n_ops};
+    while (s->first_divided < s->end && !is_divided(p, &p->ops[s->first_divided])) s->first_divided++;
+    if (s->first_divided == s->end) return false;
+    s->end_divided = s->first_divided + 1;
+    while (s->end_divided < s->end && is_elementwise(&p->ops[s->end_divided]) &&
+           out_columns(&p->ops[s->end_divided]) == out_columns(&p->ops[s->first_divided]))
+        s->end_divided++;
+    return s->end_divided - s->first <= MAX_SHARED_OPS;
+}
+
+// Nothing that runs on both sides reads what a divided operation writes, so that either part may go first.
+static bool parts_are_independent(const struct atsi_program *p, const struct sharing *s) {
+    for (uint32_t w = s->first_divided; w < s->end_divided; w++)
+        for (uint32_t r = s->first; r < s->end_divided; r++)
+            for (int i = 0; i < n_reads(&p->ops[r]); i++) {
+                bool alike = r >= w && is_elementwise(&p->ops[r]); // reads only its own part
+                if (!alike && p->ops[r].in[i].buffer == p->ops[w].out[0].buffer) return false;
+            }
+    return true;
+}
+
+bool atsi_script_can_share(const struct atsi_program *p, uint32_t i_unit) {
+    const struct atsi_unit *u = &p->units[i_unit];
+    struct sharing s;
+    if (u->kind != ATSI_UNIT_MATRIX && u->kind != ATSI_UNIT_EXPERTS) return false;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].state != ATSI_NONE || p->ops[i].kind == ATSI_OP_SELECT) return false;
+    return find_sharing(p, u, &s) && parts_are_independent(p, &s);
+}
+
+// Columns of the GPU's part: whole tiles, whole slots.
+static uint32_t gpu_columns(const struct atsi_op *op, float share) {
+    uint32_t width = out_columns(op), unit = op->kind == ATSI_OP_EXPERTS ? width / op->u.experts.n_used : DIVISION_COLUMNS;
+    uint32_t columns = (uint32_t)(share * (float)width / (float)unit + 0.5f) * unit;
+    return columns < width ? columns : width;
+}
+
+// The side of what follows the divided operations: where its own weights are, else where the next unit runs.
+static enum atsi_backend side_after(const struct builder *b, uint32_t i_unit, const struct sharing *s) {
+    for (uint32_t i = s->end_divided; i < s->end; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+            if (b->p->ops[i].tensor[k] != ATSI_NONE && !atsi_tensor_is_small(&b->p->tensors[b->p->ops[i].tensor[k]])) return ATSI_CPU;
+    return i_unit + 1 < b->p->n_units ? b->params->backends[i_unit + 1] : ATSI_CPU;
+}
+
+static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing *s, uint32_t columns) {
+    struct atsi_step gpu[MAX_SHARED_OPS], cpu[MAX_SHARED_OPS];
+    uint32_t n = 0;
+    for (uint32_t i = s->first; i < s->end_divided; i++, n++) {
+        uint32_t width = out_columns(&b->p->ops[i]);
+        bool divided = i >= s->first_divided;
+        gpu[n] = (struct atsi_step){i, ATSI_GPU, 0, divided ? columns : width, true};
+        cpu[n] = (struct atsi_step){i, ATSI_CPU, divided ? columns : 0, width, false};
+    }
+    // What the CPU needs from the device goes first, so that it waits for the copies only and not for the GPU's part.
+    uint32_t n_both = s->first_divided - s->first, n_pending;
+    int32_t divided = b->p->ops[s->first_divided].out[0].buffer;
+    bool arrives = false;
+    for (uint32_t i = 0; i < n; i++) {
+        arrives |= fetch_reads(b, &cpu[i], i > n_both ? divided : ATSI_NONE);
+        if (i < n_both) note_writes(b, &cpu[i], true);
+    }
+    n_pending = b->n_pending;
+    if (arrives) record(b);
+    for (uint32_t i = 0; i < n; i++) emit_gpu(b, &gpu[i], i < n_both);
+    bool blocked = false;
+    for (uint32_t i = 0; i < n; i++) blocked |= must_wait(b, &cpu[i]);
+    if (blocked) {
+        record(b);
+        n_pending = b->n_pending;
+    }
+    if (arrives || blocked) wait_for_record(b, n_pending);
+    for (uint32_t i = 0; i < n; i++) {
+        note_writes(b, &cpu[i], i < n_both);
+        add_step(b, cpu[i]);
+    }
+    enum atsi_backend after = side_after(b, i_unit, s);
+    for (uint32_t i = s->end_divided; i < s->end; i++) emit_whole(b, i, after, after == ATSI_GPU);
+}
+
+// ---- units --------------------------------------------------------------------------------------------------------
+
+static bool try_shared(struct builder *b, uint32_t i_unit) {
+    struct sharing s;
+    float share = b->params->gpu_share ? b->params->gpu_share[i_unit] : 0;
+    if (!(share > 0) || b->params->backends[i_unit] == ATSI_GPU || !atsi_script_can_share(b->p, i_unit)) return false;
+    find_sharing(b->p, &b->p->units[i_unit], &s);
+    uint32_t columns = gpu_columns(&b->p->ops[s.first_divided], share);
+    if (columns == 0 || columns == out_columns(&b->p->ops[s.first_divided])) return false;
+    emit_shared(b, i_unit, &s, columns);
+    return true;
+}
+
+static void emit_unit(struct builder *b, uint32_t i_unit) {
+    const struct atsi_unit *u = &b->p->units[i_unit];
+    enum atsi_backend backend = b->params->backends[i_unit];
+    bool promoted = backend == ATSI_GPU && b->params->promoted && b->params->promoted[i_unit];
+    bool prefetched = promoted && b->params->prefetched && b->params->prefetched[i_unit];
+    if (try_shared(b, i_unit)) return;
+    if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_AWAIT});
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        if (b->p->ops[i].kind == ATSI_OP_SELECT && b->out->tail == UINT32_MAX) b->out->tail = b->out->n_actions;
+        emit_whole(b, i, backend, promoted);
+    }
+    if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_CONSUMED});
+}
+
+static void build(struct builder *b) {
+    b->out->tail = UINT32_MAX;
+    for (uint32_t i = 0; i < b->p->n_buffers; i++) atsi_ranges_init(&b->ranges[i], b->p->buffers[i].width);
+    for (uint32_t u = 0; u < b->p->n_units && !b->failed; u++) emit_unit(b, u);
+    if (fetch(b, (struct part){(uint32_t)b->p->logits, 0, b->p->n_vocab}, ATSI_CPU)) {
+        record(b);
+        wait_for_record(b, b->n_pending);
+    }
+}
+
+enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out, struct atsi_error *err) {
+    memset(out, 0, sizeof *out);
+    struct builder b = {.p = params->program, .params = params, .out = out};
+    b.ranges = calloc(b.p->n_buffers, sizeof *b.ranges);
+    b.failed = b.ranges == NULL;
+    if (!b.failed) build(&b);
+    free(b.ranges);
+    free(b.pending);
+    return b.failed ? atsi_fail(err, ATSI_FAILED, "out of memory while building a round") : ATSI_OK;
+}
+
+void atsi_script_free(struct atsi_script *s) {
+    free(s->steps);
+    free(s->actions);
+    memset(s, 0, sizeof *s);
+}

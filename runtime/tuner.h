@@ -1,0 +1,28 @@
+// tuner.h: finds by trying which use of the link makes decode rounds faster, and tries again when their time changes. Pure.
+//
+// Each use runs for a few rounds (the first is not counted: its launches are captured then); the one with the lower median stays.
+// The paper's rule for trying again (Algorithm 3): the recent time deviates from that of the last decision by more than
+// epsilon = 15 % and at least tau = 5 times the time a token takes has passed since.
+#ifndef ATSI_RUNTIME_TUNER_H
+#define ATSI_RUNTIME_TUNER_H
+
+#include "runtime/dispatcher.h"
+
+enum { ATSI_TUNER_ROUNDS = 5, ATSI_TUNER_USES = 2 };
+
+struct atsi_tuner {
+    bool has_choice;          // else the first use stays for ever
+    bool settled;
+    enum atsi_link_use use;   // of the coming round
+    uint32_t n_rounds;        // since this use began
+    double times_us[ATSI_TUNER_ROUNDS];
+    double median_us[ATSI_TUNER_USES];
+    double recent_us;         // exponentially weighted, after settling
+    double since_settled_us;
+};
+
+void atsi_tuner_start(struct atsi_tuner *t, bool has_choice);
+// Takes the time of a decode round. Returns true when `use` has changed, so that a new assignment is due.
+bool atsi_tuner_record(struct atsi_tuner *t, double round_us);
+
+#endif
