@@ -57,11 +57,16 @@ static enum atsi_status parse_size(struct options *o, const char *name, const ch
                                    struct atsi_error *err) {
     struct synth_shape *s = &o->sizes;
     const struct number_option sizes[] = {
-        {"--layers", SYNTH_MAX_LAYERS, &s->n_layers}, {"--embd", 1 << 17, &s->n_embd},
-        {"--heads", 1 << 12, &s->n_heads},            {"--kv-heads", 1 << 12, &s->n_kv_heads},
-        {"--head-dim", 1 << 12, &s->head_dim},        {"--ff", 1 << 20, &s->n_ff},
-        {"--experts", 1 << 12, &s->n_experts},        {"--used", 1 << 12, &s->n_used},
-        {"--expert-ff", 1 << 20, &s->n_ff_exp},       {"--vocab-size", 1 << 20, &s->n_vocab},
+        {"--layers", SYNTH_MAX_LAYERS, &s->n_layers},
+        {"--embd", 1 << 17, &s->n_embd},
+        {"--heads", 1 << 12, &s->n_heads},
+        {"--kv-heads", 1 << 12, &s->n_kv_heads},
+        {"--head-dim", 1 << 12, &s->head_dim},
+        {"--ff", 1 << 20, &s->n_ff},
+        {"--experts", 1 << 12, &s->n_experts},
+        {"--used", 1 << 12, &s->n_used},
+        {"--expert-ff", 1 << 20, &s->n_ff_exp},
+        {"--vocab-size", 1 << 20, &s->n_vocab},
         {"--ctx", 1 << 28, &s->n_ctx},
     };
     *known = false;
@@ -139,6 +144,7 @@ static enum atsi_status choose_shape(const struct options *o, struct synth_shape
     replace(&s->n_experts, sizes->n_experts);
     replace(&s->n_used, sizes->n_used);
     replace(&s->n_ff_exp, sizes->n_ff_exp);
+    if (known->n_ff == known->n_ff_exp) s->n_ff = s->n_ff_exp; // families that have one width for both
     if (known->n_ff_exp) s->n_ff_shared = (uint32_t)((uint64_t)known->n_ff_shared * s->n_ff_exp / known->n_ff_exp);
     if (s->n_heads % s->n_kv_heads != 0 || s->n_rot % 2 != 0 || s->n_used > s->n_experts)
         return atsi_fail(err, ATSI_BAD_INPUT,

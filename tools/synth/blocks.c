@@ -18,9 +18,7 @@ static void put_half(uint8_t *at, float value) {
 // Codes that run from -8 to 7 have a mean below 0; scales of both signs take it away over the blocks.
 static float signed_scale(float d, struct synth_random *r) { return synth_next(r) & 1 ? d : -d; }
 
-static void finish_scale_first(uint8_t *block, float d, struct synth_random *r) {
-    put_half(block, signed_scale(d, r));
-}
+static void finish_scale_first(uint8_t *block, float d, struct synth_random *r) { put_half(block, signed_scale(d, r)); }
 
 // -128 is a code that no quantiser writes.
 static void avoid_lowest(int8_t *codes, unsigned n) {
@@ -98,7 +96,8 @@ static void finish_q2_k(uint8_t *block, float d, struct synth_random *r) {
 // The scale is a power of two: one of the two about d, drawn so that the mean square is right.
 static void finish_mxfp4(uint8_t *block, float d, struct synth_random *r) {
     int exponent;
-    float fraction = 2 * frexpf(d, &exponent), share_of_next = (fraction * fraction - 1) / 3; // d = fraction * 2^(exponent - 1)
+    float fraction = 2 * frexpf(d, &exponent),
+          share_of_next = (fraction * fraction - 1) / 3; // d = fraction * 2^(exponent - 1)
     int e = exponent - 1 + 128 + (synth_uniform(r) < share_of_next);
     block[0] = (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
@@ -161,8 +160,7 @@ static void fill_scaled(enum atsi_dtype dtype, struct synth_random *r, float d, 
     unsigned block_bytes = atsi_dtype_info(dtype)->block_bytes;
     finish_fn finish = finish_of(dtype);
     synth_bytes(r, out, n_blocks * block_bytes);
-    for (uint64_t i = 0; i < n_blocks; i++)
-        finish(out + i * block_bytes, d * (0.8f + 0.4f * synth_uniform(r)), r);
+    for (uint64_t i = 0; i < n_blocks; i++) finish(out + i * block_bytes, d * (0.8f + 0.4f * synth_uniform(r)), r);
 }
 
 enum atsi_status synth_blocks_init(struct synth_blocks *out, enum atsi_dtype dtype, struct atsi_error *err) {
@@ -193,5 +191,6 @@ void synth_blocks_fill(const struct synth_blocks *blocks, struct synth_random *r
     if (is_float(blocks->dtype))
         fill_floats(blocks->dtype, r, std, n_elems, out);
     else
-        fill_scaled(blocks->dtype, r, std / blocks->unit_rms, n_elems / atsi_dtype_info(blocks->dtype)->block_elems, out);
+        fill_scaled(blocks->dtype, r, std / blocks->unit_rms, n_elems / atsi_dtype_info(blocks->dtype)->block_elems,
+                    out);
 }

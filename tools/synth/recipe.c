@@ -74,8 +74,7 @@ static enum atsi_dtype wanted_type(const struct synth_recipe *recipe, const stru
     switch (recipe->kind) {
     case SYNTH_ONE_TYPE: break;
     case SYNTH_Q4_K_M: return q4_k_m(p);
-    case SYNTH_MXFP4_EXPERTS:
-        return p->role == SYNTH_EXPERT || p->role == SYNTH_EXPERT_DOWN ? ATSI_MXFP4 : ATSI_Q8_0;
+    case SYNTH_MXFP4_EXPERTS: return p->role == SYNTH_EXPERT || p->role == SYNTH_EXPERT_DOWN ? ATSI_MXFP4 : ATSI_Q8_0;
     case SYNTH_DYNAMIC: return dynamic(p);
     }
     return recipe->dtype;

@@ -15,10 +15,10 @@ enum synth_role {
     SYNTH_ATTN_K,
     SYNTH_ATTN_QKV,
     SYNTH_ATTN_OUT,
-    SYNTH_FFN_DOWN,   // of a dense layer or a shared expert
-    SYNTH_EXPERT,     // gate and up of the routed experts
+    SYNTH_FFN_DOWN, // of a dense layer or a shared expert
+    SYNTH_EXPERT,   // gate and up of the routed experts
     SYNTH_EXPERT_DOWN,
-    SYNTH_MATRIX,     // any other
+    SYNTH_MATRIX, // any other
 };
 
 enum synth_recipe_kind {

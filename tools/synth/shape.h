@@ -33,16 +33,16 @@ struct synth_shape {
     const char *arch;
     uint32_t n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_rot, n_ff, n_vocab, n_ctx;
     float rope_base, rms_eps;
-    bool tied;                   // no output.weight
-    bool qkv_bias;               // biases on q, k, v
-    bool rope_freqs;             // Llama 3.1's frequency divisors
-    float rope_factor;           // linear (gemma3) or YaRN (gpt-oss) scaling
-    uint32_t rope_orig_ctx;      // YaRN
-    uint32_t window;             // sliding-window layers
-    uint32_t n_experts, n_used;  // 0: dense
-    uint32_t n_ff_exp;           // width of an expert
-    uint32_t n_ff_shared;        // width of the shared expert
-    uint32_t n_dense;            // leading layers without experts
+    bool tied;                                // no output.weight
+    bool qkv_bias;                            // biases on q, k, v
+    bool rope_freqs;                          // Llama 3.1's frequency divisors
+    float rope_factor;                        // linear (gemma3) or YaRN (gpt-oss) scaling
+    uint32_t rope_orig_ctx;                   // YaRN
+    uint32_t window;                          // sliding-window layers
+    uint32_t n_experts, n_used;               // 0: dense
+    uint32_t n_ff_exp;                        // width of an expert
+    uint32_t n_ff_shared;                     // width of the shared expert
+    uint32_t n_dense;                         // leading layers without experts
     uint32_t n_k_heads, n_v_heads, state_dim; // delta rule: heads of keys and values, elements of each
 };
 

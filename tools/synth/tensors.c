@@ -8,12 +8,12 @@
 #include "formats/base/checked.h"
 
 // Gains: the size of a matrix's output for inputs of size 1.
-static const float score_gain = 1.2f;     // of q and k: scores with a standard deviation of 1.4
-static const float head_gain = 2.5f;      // standard deviation of the logits
-static const float attention_sum = 3;     // of all layers together, for one token; an average over a context is smaller
-static const float ffn_sum = 1;           // of all layers together
-static const float glu_size = 0.6f;       // of silu(a) b for normal a and b
-static const float experts_size = 0.27f;  // of the weighted sum of a few such experts
+static const float score_gain = 1.2f;    // of q and k: scores with a standard deviation of 1.4
+static const float head_gain = 2;        // standard deviation of the logits
+static const float attention_sum = 3;    // of all layers together, for one token; an average over a context is smaller
+static const float ffn_sum = 1;          // of all layers together
+static const float glu_size = 0.6f;      // of silu(a) b for normal a and b
+static const float experts_size = 0.27f; // of the weighted sum of a few such experts
 static const float bias_std = 0.1f, norm_std = 0.1f;
 
 struct lister {
@@ -177,10 +177,10 @@ static void list_dense_ffn(struct lister *l, const char *tail, uint64_t width) {
 
 static void list_router(struct lister *l) {
     const struct synth_shape *s = &l->model->shape;
-    const float noise_gain = 1.5f;
-    append(l, "ffn_gate_inp.weight", (uint64_t[]){s->n_embd, s->n_experts, 1},
-           (struct synth_tensor){
-               .dtype = ATSI_F32, .content = SYNTH_ROUTER, .std = noise_gain / sqrtf((float)s->n_embd)});
+    const float noise_gain = 2;
+    append(
+        l, "ffn_gate_inp.weight", (uint64_t[]){s->n_embd, s->n_experts, 1},
+        (struct synth_tensor){.dtype = ATSI_F32, .content = SYNTH_ROUTER, .std = noise_gain / sqrtf((float)s->n_embd)});
     if (l->model->family->sinks) add_bias(l, "ffn_gate_inp", bias_std, s->n_experts, 0);
     if (l->model->family->selection_bias) add_bias(l, "exp_probs_b", bias_std, s->n_experts, 0);
 }
@@ -201,8 +201,7 @@ static void list_experts(struct lister *l) {
     if (s->n_ff_shared > 0) list_dense_ffn(l, "_shexp", s->n_ff_shared);
     if (f->shared_gate)
         append(l, "ffn_gate_inp_shexp.weight", (uint64_t[]){s->n_embd, 0, 1},
-               (struct synth_tensor){
-                   .dtype = ATSI_F32, .content = SYNTH_NOISE, .std = 1 / sqrtf((float)s->n_embd)});
+               (struct synth_tensor){.dtype = ATSI_F32, .content = SYNTH_NOISE, .std = 1 / sqrtf((float)s->n_embd)});
 }
 
 // ---- the whole ----------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@
 #include "tools/synth/shape.h"
 
 enum synth_content {
-    SYNTH_NOISE,      // mean + std * normal (mean only for F32)
-    SYNTH_EMBEDDING,  // noise, the first n_common elements of each row the same
-    SYNTH_ROUTER,     // F32 [n_embd, n_experts]: noise and the multiple of the common part
-    SYNTH_SIGNS,      // F32: +-mean
-    SYNTH_DECAY,      // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
-    SYNTH_DIVISORS,   // F32: Llama 3.1's frequency divisors
+    SYNTH_NOISE,     // mean + std * normal (mean only for F32)
+    SYNTH_EMBEDDING, // noise, the first n_common elements of each row the same
+    SYNTH_ROUTER,    // F32 [n_embd, n_experts]: noise and the multiple of the common part
+    SYNTH_SIGNS,     // F32: +-mean
+    SYNTH_DECAY,     // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
+    SYNTH_DIVISORS,  // F32: Llama 3.1's frequency divisors
 };
 
 enum {

@@ -63,8 +63,8 @@ static void shuffle_ranks(uint64_t seed, uint32_t n, uint32_t *rank) {
 }
 
 // Rows of a router: noise, and on the common part of the stream the logarithm of the expert's popularity 1 / (1 + rank).
-static void fill_router(const struct synth_values *v, uint32_t index, struct synth_random *r, uint64_t first, uint64_t n,
-                        float *out) {
+static void fill_router(const struct synth_values *v, uint32_t index, struct synth_random *r, uint64_t first,
+                        uint64_t n, float *out) {
     const struct synth_tensor *t = &v->model->tensors[index];
     uint32_t n_experts = (uint32_t)t->ne[1], n_common = v->model->n_common;
     uint32_t rank[1 << 12];

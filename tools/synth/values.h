@@ -11,7 +11,7 @@ struct synth_values {
     uint64_t seed;
     struct synth_blocks blocks[ATSI_DTYPE_LIMIT]; // of the types in use
     uint8_t *common_bytes;                        // the shared start of embedding rows, as stored
-    float *common;                                // [n_common] its values, over their sum of squares, times the embedding's size
+    float *common; // [n_common] its values, over their sum of squares, times the embedding's size
     uint64_t common_size_bytes;
 };
 

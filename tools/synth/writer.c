@@ -86,8 +86,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_offset, const struct synth_values *values,
-                                     unsigned n_threads, struct atsi_error *err) {
+enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_offset,
+                                     const struct synth_values *values, unsigned n_threads, struct atsi_error *err) {
     struct queue q = {.file = file, .data_offset = data_offset, .values = values, .err = err};
     pthread_t threads[MAX_THREADS];
     unsigned n_started = 0;
