@@ -135,6 +135,11 @@ BENCH := $(patsubst tests/bench/%.c,$(B)/bench/%,$(SRC_BENCH))
 tools: $(TOOLS)
 tests: $(UNIT)
 
+# The generator of models has parts of its own.
+$(B)/tools/synth_model: $(call obj,tools/synth_model.c $(wildcard tools/synth/*.c)) $(LIB_KERNELS) $(LIB_FORMATS)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_FORMATS) $(CUDA_LIBS)
 $(B)/tools/%: $(B)/obj/tools/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")

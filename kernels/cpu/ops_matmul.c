@@ -130,9 +130,11 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
     args.matmul.n_slots = p->n_used;
     args.matmul.out_slot_stride = args.matmul.n_rows;
     if (p->in_per_slot) {
+        // From the tensor, not from the slot: when this runs, a later call may have been promised the slot already.
         bool is_float = atsi_matmul_input(weight->dtype) == ATSI_INPUT_F32;
-        args.matmul.in_slot_stride = is_float ? args.matmul.n_cols * sizeof(float) : cpu->act[slot].row_bytes;
-        if (!is_float) args.matmul.in_stride = p->n_used * cpu->act[slot].row_bytes;
+        size_t part_bytes = is_float ? args.matmul.n_cols * sizeof(float) : atsi_act_row_bytes(args.matmul.n_cols);
+        args.matmul.in_slot_stride = part_bytes;
+        if (!is_float) args.matmul.in_stride = p->n_used * part_bytes;
     }
     return args;
 }

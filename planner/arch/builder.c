@@ -18,7 +18,18 @@ void atsi_build_fail(struct atsi_builder *b, enum atsi_status status, const char
 }
 
 static void fail_memory(struct atsi_builder *b) {
-    atsi_build_fail(b, ATSI_FAILED, "out of memory or too large a model while lowering (layer %d)", b->layer);
+    atsi_build_fail(b, ATSI_FAILED, "out of memory while lowering layer %d", b->layer);
+}
+
+// An append to the program failed: it is full, or there is no memory.
+static void fail_append(struct atsi_builder *b) {
+    const struct atsi_program *p = &b->out->program;
+    if (p->n_tensors == ATSI_MAX_TENSORS || p->n_buffers == ATSI_MAX_BUFFERS || p->n_states == ATSI_MAX_STATES ||
+        p->n_ops == ATSI_MAX_OPS || p->n_units == ATSI_MAX_UNITS)
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.block_count: %u layers of this kind are more than a plan can hold", b->arch,
+                        b->hp.n_layers);
+    else
+        fail_memory(b);
 }
 
 // ---- keys of the family -------------------------------------------------------------------------------------------
@@ -86,7 +97,7 @@ static int32_t append_tensor(struct atsi_builder *b, const struct atsi_tensor *t
     if (index == ATSI_NONE) {
         free(recipe.row_order);
         free(recipe.table);
-        fail_memory(b);
+        fail_append(b);
         return ATSI_NONE;
     }
     out->recipes[index] = recipe;
@@ -212,7 +223,7 @@ static struct atsi_view get_buffer(struct atsi_builder *b, const char *name, uin
         return (struct atsi_view){.buffer = (int32_t)i, .width = width};
     }
     int32_t index = atsi_program_add_buffer(p, name, width, rows, is_int);
-    if (index == ATSI_NONE) fail_memory(b);
+    if (index == ATSI_NONE) fail_append(b);
     return (struct atsi_view){.buffer = index, .width = width};
 }
 
@@ -240,7 +251,7 @@ void atsi_build_unit(struct atsi_builder *b, enum atsi_unit_kind kind, const cha
     if (b->status != ATSI_OK) return;
     tensor_name(b, name, unit.name);
     if (kind == ATSI_UNIT_EXPERTS) unit.router_unit = b->router_unit;
-    if (atsi_program_add_unit(&b->out->program, &unit) == ATSI_NONE) fail_memory(b);
+    if (atsi_program_add_unit(&b->out->program, &unit) == ATSI_NONE) fail_append(b);
 }
 
 struct atsi_op atsi_op_blank(enum atsi_op_kind kind) {
@@ -255,7 +266,7 @@ void atsi_build_op(struct atsi_builder *b, const struct atsi_op *op) {
     struct atsi_program *p = &b->out->program;
     if (b->status != ATSI_OK) return;
     if (atsi_program_add_op(p, op) == ATSI_NONE)
-        fail_memory(b);
+        fail_append(b);
     else
         p->units[p->n_units - 1].n_ops++;
 }
@@ -264,7 +275,7 @@ int32_t atsi_build_state(struct atsi_builder *b, const char *name, struct atsi_s
     if (b->status != ATSI_OK) return ATSI_NONE;
     tensor_name(b, name, state.name);
     int32_t index = atsi_program_add_state(&b->out->program, &state);
-    if (index == ATSI_NONE) fail_memory(b);
+    if (index == ATSI_NONE) fail_append(b);
     return index;
 }
 

@@ -1,0 +1,58 @@
+// tensors.h: the tensor directory of a synthetic model: names, shapes, types, and what values each holds.
+//
+// Scales. Matrices have a standard deviation of gain / sqrt(inputs), so that what comes out of a norm and a matrix is `gain` large at
+// any width. What the layers add to the stream together is as large as the embedding, whatever their number, so logits have a standard
+// deviation of a few at any depth. The output norm of a tied model has random signs: without them the head would
+// recognise the embedding of the last token in the stream and always repeat it.
+//
+// Routers. In a model with experts the first part of every embedding row is the same, so the stream always carries one known direction.
+// Router rows hold, beside noise, a multiple of that direction: expert popularity falls as 1 / rank (Zipf), another order in each layer.
+// What attention adds is an average over the context, which changes slowly; routers see it beside the token's own
+// part, so neighbouring tokens share experts more often than distant ones do.
+#ifndef ATSI_TOOLS_SYNTH_TENSORS_H
+#define ATSI_TOOLS_SYNTH_TENSORS_H
+
+#include "formats/base/error.h"
+#include "tools/synth/recipe.h"
+#include "tools/synth/shape.h"
+
+enum synth_content {
+    SYNTH_NOISE,     // mean + std * normal (mean only for F32)
+    SYNTH_EMBEDDING, // noise, the first n_common elements of each row the same
+    SYNTH_ROUTER,    // F32 [n_embd, n_experts]: noise and the multiple of the common part
+    SYNTH_SIGNS,     // F32: +-mean
+    SYNTH_DECAY,     // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
+    SYNTH_DIVISORS,  // F32: Llama 3.1's frequency divisors
+};
+
+enum {
+    SYNTH_NAME_CAP = 48,
+    SYNTH_ALIGNMENT = 32
+};
+
+struct synth_tensor {
+    char name[SYNTH_NAME_CAP];
+    uint32_t n_dims;
+    uint64_t ne[3]; // unused dimensions are 1
+    enum atsi_dtype dtype;
+    enum synth_content content;
+    float mean, std;
+    uint64_t offset, size_bytes; // offset from the start of the data section
+};
+
+struct synth_model {
+    struct synth_shape shape;
+    const struct synth_family *family;
+    struct synth_recipe recipe;
+    struct synth_tensor *tensors;
+    uint32_t n_tensors, tensors_cap;
+    uint64_t data_bytes;
+    uint32_t n_common; // elements at the start of each embedding row that all rows share, 0 without experts
+};
+
+// Lists the tensors of `shape` (copied). Free with synth_model_free whether it succeeds or not.
+enum atsi_status synth_model_make(struct synth_model *out, const struct synth_shape *shape,
+                                  const struct synth_recipe *recipe, struct atsi_error *err);
+void synth_model_free(struct synth_model *model);
+
+#endif

@@ -1,0 +1,119 @@
+#include "tools/synth/values.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/dequant.h"
+
+enum {
+    STREAM_COMMON = 1 << 30, // numbers of streams that belong to no tensor
+    STREAM_POPULARITY
+};
+
+static enum atsi_status make_common(struct synth_values *v, struct atsi_error *err) {
+    const struct synth_tensor *embedding = &v->model->tensors[0];
+    uint32_t n = v->model->n_common;
+    if (n == 0) return ATSI_OK;
+    v->common_size_bytes = atsi_dtype_row_bytes(embedding->dtype, n);
+    v->common_bytes = malloc(v->common_size_bytes);
+    v->common = malloc(n * sizeof *v->common);
+    if (!v->common_bytes || !v->common) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    struct synth_random r = synth_random_from(synth_hash(v->seed, STREAM_COMMON, 0));
+    synth_blocks_fill(&v->blocks[embedding->dtype], &r, embedding->std, n, v->common_bytes);
+    atsi_dequant(embedding->dtype, v->common_bytes, n, v->common);
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++) squares += (double)v->common[i] * v->common[i];
+    for (uint32_t i = 0; i < n; i++) v->common[i] *= (float)(embedding->std / squares);
+    return ATSI_OK;
+}
+
+enum atsi_status synth_values_init(struct synth_values *out, const struct synth_model *model, uint64_t seed,
+                                   struct atsi_error *err) {
+    *out = (struct synth_values){.model = model, .seed = seed};
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        struct synth_blocks *blocks = &out->blocks[model->tensors[i].dtype];
+        if (blocks->unit_rms == 0) ATSI_TRY(synth_blocks_init(blocks, model->tensors[i].dtype, err));
+    }
+    return make_common(out, err);
+}
+
+void synth_values_free(struct synth_values *values) {
+    free(values->common_bytes);
+    free(values->common);
+    *values = (struct synth_values){0};
+}
+
+static void fill_embedding(const struct synth_values *v, const struct synth_tensor *t, struct synth_random *r,
+                           uint64_t n, uint8_t *out) {
+    uint64_t row_bytes = atsi_dtype_row_bytes(t->dtype, t->ne[0]);
+    synth_blocks_fill(&v->blocks[t->dtype], r, t->std, n * t->ne[0], out);
+    for (uint64_t i = 0; i < n && v->common_size_bytes > 0; i++)
+        memcpy(out + i * row_bytes, v->common_bytes, v->common_size_bytes);
+}
+
+// The rank in popularity of one expert: place[e] of a shuffle that belongs to the tensor.
+static void shuffle_ranks(uint64_t seed, uint32_t n, uint32_t *rank) {
+    struct synth_random r = synth_random_from(seed);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = (uint32_t)(synth_next(&r) % (i + 1));
+        if (j != i) rank[i] = rank[j];
+        rank[j] = i;
+    }
+}
+
+// Rows of a router: noise, and on the common part of the stream the logarithm of the expert's popularity 1 / (1 + rank).
+static void fill_router(const struct synth_values *v, uint32_t index, struct synth_random *r, uint64_t first,
+                        uint64_t n, float *out) {
+    const struct synth_tensor *t = &v->model->tensors[index];
+    uint32_t n_experts = (uint32_t)t->ne[1], n_common = v->model->n_common;
+    uint32_t rank[1 << 12];
+    synth_blocks_fill(&v->blocks[ATSI_F32], r, t->std, n * t->ne[0], (uint8_t *)out);
+    if (n_common == 0) return;
+    shuffle_ranks(synth_hash(v->seed, STREAM_POPULARITY, index), n_experts, rank);
+    double mean = lgamma((double)n_experts + 1) / n_experts;
+    for (uint64_t e = first; e < first + n; e++) {
+        float popularity = (float)(mean - log(1 + rank[e]));
+        float *row = out + (e - first) * t->ne[0];
+        for (uint32_t i = 0; i < n_common; i++) row[i] += popularity * v->common[i];
+    }
+}
+
+// Frequencies of long waves are divided by 8, short ones stay, those between are blended (Llama 3.1's published rule for a context
+// stretched from 8192).
+static void fill_divisors(const struct synth_shape *shape, uint64_t n, float *out) {
+    const double factor = 8, low = 1, high = 4, orig_ctx = 8192, turn = 6.283185307179586;
+    for (uint64_t i = 0; i < n; i++) {
+        double wave = turn * pow(shape->rope_base, 2.0 * (double)i / shape->n_rot);
+        double blend = (orig_ctx / wave - low) / (high - low);
+        blend = blend < 0 ? 0 : blend > 1 ? 1 : blend;
+        out[i] = (float)(1 / ((1 - blend) / factor + blend));
+    }
+}
+
+static void fill_vector(const struct synth_tensor *t, struct synth_random *r, uint64_t n, float *out) {
+    if (t->content == SYNTH_SIGNS) {
+        for (uint64_t i = 0; i < n; i++) out[i] = synth_next(r) & 1 ? t->mean : -t->mean;
+        return;
+    }
+    synth_normals(r, out, n);
+    for (uint64_t i = 0; i < n; i++) out[i] = t->mean + t->std * out[i];
+    if (t->content != SYNTH_DECAY) return;
+    for (uint64_t i = 0; i < n; i++) out[i] = -expf(out[i]);
+}
+
+void synth_values_rows(const struct synth_values *values, uint32_t index, uint64_t first, uint64_t n, uint8_t *out) {
+    const struct synth_tensor *t = &values->model->tensors[index];
+    struct synth_random r = synth_random_from(synth_hash(values->seed, index, first));
+    float *floats = (float *)(void *)out;
+    if (t->content == SYNTH_EMBEDDING)
+        fill_embedding(values, t, &r, n, out);
+    else if (t->content == SYNTH_ROUTER)
+        fill_router(values, index, &r, first, n, floats);
+    else if (t->content == SYNTH_DIVISORS)
+        fill_divisors(&values->model->shape, n * t->ne[0], floats);
+    else if (t->dtype == ATSI_F32 && (t->mean != 0 || t->content != SYNTH_NOISE))
+        fill_vector(t, &r, n * t->ne[0], floats);
+    else
+        synth_blocks_fill(&values->blocks[t->dtype], &r, t->std, n * t->ne[0], out);
+}
