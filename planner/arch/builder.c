@@ -26,8 +26,8 @@ static void fail_append(struct atsi_builder *b) {
     const struct atsi_program *p = &b->out->program;
     if (p->n_tensors == ATSI_MAX_TENSORS || p->n_buffers == ATSI_MAX_BUFFERS || p->n_states == ATSI_MAX_STATES ||
         p->n_ops == ATSI_MAX_OPS || p->n_units == ATSI_MAX_UNITS)
-        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.block_count: %u layers of this kind are more than a plan can hold", b->arch,
-                        b->hp.n_layers);
+        atsi_build_fail(b, ATSI_BAD_INPUT, "key %s.block_count: %u layers of this kind are more than a plan can hold",
+                        b->arch, b->hp.n_layers);
     else
         fail_memory(b);
 }
