@@ -220,8 +220,9 @@ def random_tensors(family, seed):
     return tensors
 
 
-def write_model(path, family, tensors):
-    writer = gguf.GGUFWriter(path, family.arch)
+def write_model(path, family, tensors, split_max_tensors=0):
+    """With split_max_tensors the reference writer makes several files, NAME-00001-of-0000N.gguf."""
+    writer = gguf.GGUFWriter(path, family.arch, split_max_tensors=split_max_tensors)
     keys = {
         "block_count": LAYERS, "context_length": 2048, "embedding_length": EMBD, "feed_forward_length": FF, "attention.head_count": HEADS,
         "attention.head_count_kv": KV_HEADS, "attention.layer_norm_rms_epsilon": EPS, "rope.freq_base": 10000.0,
