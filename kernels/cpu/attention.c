@@ -69,7 +69,7 @@ uint64_t atsi_attention_partial_bytes(const struct atsi_attention_params *p, con
 // ---- scratch of a thread ------------------------------------------------------------------------------------------------
 
 struct scratch {
-    float *q, *k_rows, *v_rows, *scores, *acc, *total_acc, *max, *sum, *total_max, *total_sum;
+    float *q, *rows, *scores, *acc, *total_acc, *max, *sum, *total_max, *total_sum;
     size_t n_floats;
 };
 
@@ -81,8 +81,7 @@ static struct scratch lay_out_scratch(float *memory, const struct atsi_state *st
         size_t n;
     } parts[] = {
         {&s.q, (size_t)ATSI_ATTN_QUERIES * k_pad},
-        {&s.k_rows, (size_t)ATSI_ATTN_BLOCK * k_pad},
-        {&s.v_rows, (size_t)ATSI_ATTN_BLOCK * v_pad},
+        {&s.rows, (size_t)ATSI_ATTN_BLOCK * (k_pad > v_pad ? k_pad : v_pad)},
         {&s.scores, (size_t)ATSI_ATTN_QUERIES * ATSI_ATTN_BLOCK},
         {&s.acc, (size_t)ATSI_ATTN_QUERIES * v_pad},
         {&s.total_acc, (size_t)ATSI_ATTN_QUERIES * v_pad},
@@ -164,8 +163,7 @@ static struct atsi_attn_tile make_tile(const struct atsi_op_call *call, const st
         .kv_type = call->state.kv_type,
         .k_dim = k_dim,
         .v_dim = state->v_dim,
-        .k_rows = scratch->k_rows,
-        .v_rows = scratch->v_rows,
+        .rows = scratch->rows,
         .scores = scratch->scores,
         .max = scratch->max,
         .sum = scratch->sum,

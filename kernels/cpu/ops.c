@@ -189,6 +189,7 @@ void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const
         for (int s = 0; s < ATSI_ACT_SLOTS; s++)
             if (atsi_spans_overlap(&cpu->act[s].source, &spans[i])) cpu->act[s].source.data = NULL;
         if (atsi_spans_overlap(&cpu->routing.source, &spans[i])) cpu->routing.source.data = NULL;
+        if (atsi_spans_overlap(&cpu->pieces, &spans[i])) cpu->pieces.data = NULL;
     }
     atsi_steps_add(cpu->steps, step, spans, n_spans);
 }
@@ -218,7 +219,7 @@ void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct ats
     cpu->n_run_threads = n_pool < cpu->n_threads ? n_pool : cpu->n_threads;
     // Between runs the buffers may have been filled by others: nothing that was derived from them is kept.
     for (int s = 0; s < ATSI_ACT_SLOTS; s++) cpu->act[s].source.data = NULL;
-    cpu->routing.source.data = NULL;
+    cpu->routing.source.data = cpu->pieces.data = NULL;
     for (int i = 0; i < n_calls; i++) {
         if (atsi_steps_full(cpu->steps, ATSI_STEPS_PER_CALL)) atsi_steps_run(cpu->steps, cpu, pool, cpu->n_run_threads);
         add_call(cpu, &calls[i]);

@@ -17,10 +17,42 @@ static void run_quantise(struct atsi_cpu *cpu, const struct atsi_step *step, uin
                              (struct atsi_act_block *)(void *)(out + part * row_bytes));
 }
 
+// A piece of the only row: arg[1] columns.
+static void run_quantise_piece(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t piece, int i_thread) {
+    (void)i_thread;
+    uint32_t n_cols = step->arg[1];
+    struct atsi_act_block *out = cpu->act[step->arg[0]].memory;
+    cpu->matmul.quantise(atsi_row(&step->call->in[0], 0) + (size_t)piece * n_cols, n_cols,
+                         out + (size_t)piece * (n_cols / 32));
+}
+
 static struct atsi_span slot_span(const struct atsi_act_slot *slot, bool write) {
     uint32_t stride = (uint32_t)(slot->n_parts * slot->row_bytes / 4);
     return (struct atsi_span){
         .data = slot->memory, .stride = stride, .width = stride, .n_rows = slot->source.n_rows, .write = write};
+}
+
+// Fills a slot from in[0] of the call. A row that was written in pieces is quantised in the same pieces, by the same threads.
+static void add_quantise_step(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t i_slot) {
+    const struct atsi_act_slot *slot = &cpu->act[i_slot];
+    struct atsi_step step = {.run = run_quantise,
+                             .call = call,
+                             .n_items = slot->source.n_rows,
+                             .by_row = true,
+                             .arg = {i_slot, slot->n_cols, slot->n_parts}};
+    struct atsi_span spans[2] = {slot->source, slot_span(slot, true)};
+    const struct atsi_span *pieces = &cpu->pieces;
+    bool in_pieces = slot->n_parts == 1 && pieces->data == slot->source.data &&
+                     pieces->width * pieces->n_rows == slot->n_cols && slot->source.n_rows == 1;
+    if (in_pieces) {
+        uint32_t n_words = (uint32_t)(slot->n_cols / 32 * sizeof(struct atsi_act_block) / 4);
+        spans[1].width = n_words;
+        for (int i = 0; i < 2; i++) spans[i] = atsi_span_pieces(&spans[i], pieces->n_rows);
+        step.run = run_quantise_piece;
+        step.n_items = pieces->n_rows;
+        step.arg[1] = pieces->width;
+    }
+    atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
 // The slot that holds in[0] of the call quantised, as n_parts pieces a row; adds the step that fills it where there is none yet.
@@ -44,10 +76,7 @@ static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call 
     slot->n_parts = n_parts;
     slot->row_bytes = atsi_act_row_bytes(n_cols);
     slot->last_use = ++cpu->n_uses;
-    struct atsi_step step = {
-        .run = run_quantise, .call = call, .n_items = n_rows, .by_row = true, .arg = {oldest, n_cols, n_parts}};
-    struct atsi_span spans[2] = {source, slot_span(slot, true)};
-    atsi_cpu_add_step(cpu, &step, spans, 2);
+    add_quantise_step(cpu, call, oldest);
     return oldest;
 }
 

@@ -45,14 +45,40 @@ static void run_norm(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_
 
 void atsi_steps_of_norm(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_norm); }
 
-static void run_glu(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
-    (void)i_thread;
-    const struct atsi_op_call *call = step->call;
-    cpu->vec->glu(&call->op->u.glu, atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->out[0].width,
-                  atsi_row(&call->out[0], row));
+enum {
+    PIECE_ELEMS_MIN = 1024,
+    QUANT_BLOCK = 32
+};
+
+uint32_t atsi_row_pieces(const struct atsi_cpu *cpu, uint32_t n_rows, uint32_t width) {
+    uint32_t n = width / PIECE_ELEMS_MIN;
+    if (n > (uint32_t)cpu->n_run_threads) n = (uint32_t)cpu->n_run_threads;
+    if (n_rows != 1) n = 1;
+    while (n > 1 && width % (n * QUANT_BLOCK) != 0) n--;
+    return n > 1 ? n : 1;
 }
 
-void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_glu); }
+// arg[0]: pieces of a row.
+static void run_glu(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t item, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    uint32_t row = item / step->arg[0], width = call->out[0].width / step->arg[0], first = item % step->arg[0] * width;
+    cpu->vec->glu(&call->op->u.glu, atsi_row(&call->in[0], row) + first, atsi_row(&call->in[1], row) + first, width,
+                  atsi_row(&call->out[0], row) + first);
+}
+
+void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    uint32_t n_rows = atsi_call_rows(call), n_pieces = atsi_row_pieces(cpu, n_rows, call->out[0].width);
+    struct atsi_step step = {
+        .run = run_glu, .call = call, .n_items = n_rows * n_pieces, .by_row = true, .arg = {n_pieces}};
+    struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false),
+                                 atsi_span_rows(&call->in[1], n_rows, false),
+                                 atsi_span_rows(&call->out[0], n_rows, true)};
+    if (n_pieces > 1)
+        for (int i = 0; i < 3; i++) spans[i] = atsi_span_pieces(&spans[i], n_pieces);
+    atsi_cpu_add_step(cpu, &step, spans, 3);
+    if (n_pieces > 1) cpu->pieces = spans[2];
+}
 
 static void run_gate(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     (void)i_thread;

@@ -33,10 +33,10 @@ struct atsi_attn_tile {
     uint32_t capacity;                 // slots; position p stands in slot p % capacity
     enum atsi_dtype kv_type;           // F32, F16 or Q8_0
     uint32_t k_dim, v_dim;
-    float *k_rows, *v_rows; // scratch: [ATSI_ATTN_BLOCK][pad(k_dim)], [ATSI_ATTN_BLOCK][pad(v_dim)]
-    float *scores;          // scratch: [n_queries][ATSI_ATTN_BLOCK]
-    float *max, *sum;       // out: [n_queries] largest score, sum of exp(score - max); -inf and 0 when nothing seen
-    float *acc;             // out: [n_queries][pad(v_dim)] sum of exp(score - max) * v
+    float *rows;      // scratch: [ATSI_ATTN_BLOCK][pad(k_dim) or pad(v_dim)], the block's keys, then its values
+    float *scores;    // scratch: [n_queries][ATSI_ATTN_BLOCK]
+    float *max, *sum; // out: [n_queries] largest score, sum of exp(score - max); -inf and 0 when nothing seen
+    float *acc;       // out: [n_queries][pad(v_dim)] sum of exp(score - max) * v
 };
 
 struct atsi_delta_step {

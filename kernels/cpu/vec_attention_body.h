@@ -109,7 +109,7 @@ static void prefetch_row(const uint8_t *row, size_t row_bytes) {
 
 // Rows first .. end - 1 of the block that starts at position `begin`, as padded floats.
 static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t slot_bytes, uint32_t dim,
-                       uint32_t begin, uint32_t first, uint32_t end, float *rows) {
+                       uint32_t begin, uint32_t first, uint32_t end) {
     uint32_t pad = atsi_vec_pad(dim), slot = (begin + first) % t->capacity,
              ahead = (begin + first + PREFETCH_ROWS) % t->capacity;
     size_t row_bytes = t->kv_type == ATSI_F16    ? dim * 2u
@@ -117,7 +117,7 @@ static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t
                                                  : dim * 4u;
     for (uint32_t j = first; j < end; j++) {
         const uint8_t *in = (const uint8_t *)cache + slot * slot_bytes;
-        float *out = rows + (size_t)j * pad;
+        float *out = t->rows + (size_t)j * pad;
         prefetch_row((const uint8_t *)cache + ahead * slot_bytes, row_bytes);
         if (t->kv_type == ATSI_F16)
             load_half((const uint16_t *)(const void *)in, dim, out);
@@ -184,7 +184,7 @@ static void score_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
     uint32_t pad = atsi_vec_pad(t->k_dim);
     for (uint32_t b = first; b < end; b += TILE_KEYS) {
         uint32_t n_k = end - b < TILE_KEYS ? end - b : TILE_KEYS;
-        const float *k = t->k_rows + (size_t)b * pad;
+        const float *k = t->rows + (size_t)b * pad;
         for (uint32_t a = 0; a < t->n_queries; a += TILE_QUERIES) {
             uint32_t n_q = t->n_queries - a < TILE_QUERIES ? t->n_queries - a : TILE_QUERIES;
             const float *q = t->q + (size_t)a * pad;
@@ -260,7 +260,7 @@ static void value_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
         const float *weights = t->scores + (size_t)a * ATSI_ATTN_BLOCK;
         for (uint32_t c = 0; c < n_lanes; c += TILE_COLUMNS) {
             uint32_t n_c = n_lanes - c < TILE_COLUMNS ? n_lanes - c : TILE_COLUMNS;
-            const float *v = t->v_rows + c * LANES;
+            const float *v = t->rows + c * LANES;
             float *acc = t->acc + (size_t)a * pad + c * LANES;
             if (n_c < TILE_COLUMNS)
                 value_tile(weights, v, pad, first, end, n_q, n_c, acc);
@@ -293,8 +293,7 @@ static void attention_range(const struct atsi_attn_tile *t, uint32_t begin, uint
     for (uint32_t block = begin; block < end; block += ATSI_ATTN_BLOCK) {
         if (block + ATSI_ATTN_BLOCK <= seen_first || block >= seen_end) continue;
         uint32_t first = seen_first > block ? seen_first - block : 0, n = least(ATSI_ATTN_BLOCK, seen_end - block);
-        load_block(t, t->k, t->k_slot_bytes, t->k_dim, block, first, n, t->k_rows);
-        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, first, n, t->v_rows);
+        load_block(t, t->k, t->k_slot_bytes, t->k_dim, block, first, n);
         score_block(t, first, n);
         for (uint32_t i = 0; i < t->n_queries; i++) {
             // A query that sees nothing here keeps its sums to the bit: its weights are 0.
@@ -303,6 +302,8 @@ static void attention_range(const struct atsi_attn_tile *t, uint32_t begin, uint
             else
                 memset(t->scores + (size_t)i * ATSI_ATTN_BLOCK, 0, ATSI_ATTN_BLOCK * sizeof *t->scores);
         }
+        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, first,
+                   n); // over the keys: one of the two fits a first-level cache
         value_block(t, first, n);
     }
 }

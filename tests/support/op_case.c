@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/half.h"
 #include "kernels/layout.h"
 #include "tests/support/check.h"
 
@@ -70,6 +71,29 @@ int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t n
     int32_t index = atsi_program_add_tensor(&c->program, &t);
     float *values = c->tensors[index] = zeroed((size_t)t.size_bytes);
     for (uint64_t i = 0; i < ne0 * ne1 * ne2; i++) values[i] = scale * test_random_normal(r);
+    return index;
+}
+
+int32_t op_case_q8_0(struct op_case *c, uint64_t ne0, uint64_t ne1, struct test_random *r, float scale) {
+    enum {
+        BLOCK = 32,
+        BLOCK_BYTES = 34
+    };
+    struct atsi_tensor t = {.dtype = ATSI_Q8_0, .layout = atsi_layout_of(ATSI_Q8_0), .ne = {ne0, ne1, 1, 1}};
+    snprintf(t.name, sizeof t.name, "tensor.%u", c->program.n_tensors);
+    t.size_bytes = atsi_layout_bytes(t.dtype, t.layout, t.ne);
+    int32_t index = atsi_program_add_tensor(&c->program, &t);
+    size_t n_blocks = (size_t)(ne0 / BLOCK * ne1);
+    uint8_t *blocks = zeroed(n_blocks * BLOCK_BYTES);
+    for (size_t b = 0; b < n_blocks; b++) {
+        uint16_t d = atsi_f32_to_f16(scale / 64);
+        memcpy(blocks + b * BLOCK_BYTES, &d, sizeof d);
+        for (int i = 0; i < BLOCK; i++)
+            blocks[b * BLOCK_BYTES + 2 + (size_t)i] = (uint8_t)(test_random_below(r, 255) - 127);
+    }
+    c->tensors[index] = zeroed((size_t)t.size_bytes);
+    atsi_layout_pack(t.dtype, t.layout, blocks, ne1, ne0, c->tensors[index]);
+    free(blocks);
     return index;
 }
 

@@ -36,6 +36,8 @@ int32_t op_case_buffer(struct op_case *c, uint32_t width, enum atsi_rows rows, b
                        float scale);
 // A plain float tensor of `scale` times normal numbers; r NULL: values.
 int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t ne2, struct test_random *r, float scale);
+// A packed Q8_0 matrix of random weights of about `scale`.
+int32_t op_case_q8_0(struct op_case *c, uint64_t ne0, uint64_t ne1, struct test_random *r, float scale);
 int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim,
                       uint32_t window);
 // Appends an op with every operand absent, to be filled in.
