@@ -104,6 +104,23 @@ static double side_time(const struct atsi_plan *plan, const struct atsi_device_p
     return us;
 }
 
+static bool is_float(enum atsi_dtype dtype) { return dtype == ATSI_F32 || dtype == ATSI_F16 || dtype == ATSI_BF16; }
+
+bool atsi_op_runs_on_gpu(const struct atsi_program *p, const struct atsi_op *op) {
+    for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
+        int32_t t = op->tensor[k];
+        if (t != ATSI_NONE && p->tensors[t].layout != ATSI_LAYOUT_TILE16 && !is_float(p->tensors[t].dtype))
+            return false;
+    }
+    return true;
+}
+
+bool atsi_unit_runs_on_gpu(const struct atsi_program *p, const struct atsi_unit *u) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (!atsi_op_runs_on_gpu(p, &p->ops[i])) return false;
+    return true;
+}
+
 void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_phase phase,
                      struct atsi_unit_times *times, uint32_t *n_estimated) {
     uint32_t estimated = 0;
@@ -113,6 +130,11 @@ void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_prof
         memset(&times[i], 0, sizeof times[i]);
         times[i].cpu_us = (float)side_time(plan, profile, ATSI_CPU, phase, u, &estimated);
         if (!profile->has_gpu) continue;
+        if (!atsi_unit_runs_on_gpu(&plan->program, u)) {
+            times[i].gpu_us = times[i].transfer_us = (float)ATSI_NEVER_US;
+            times[i].switch_us = (float)profile->switch_us;
+            continue;
+        }
         times[i].gpu_us = (float)side_time(plan, profile, ATSI_GPU, phase, u, &estimated);
         times[i].switch_us = (float)(profile->switch_us + input_bytes(plan, u, phase) / slower);
         times[i].transfer_us = (float)(profile->to_device.fixed_us + (double)atsi_cost_transfer_bytes(plan, u, phase) /

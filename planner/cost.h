@@ -16,6 +16,13 @@ struct atsi_work {
 // context in the cache, so that a rate is that of the middle of a long answer.
 struct atsi_work atsi_work_of_op(const struct atsi_plan *plan, const struct atsi_op *op, enum atsi_phase phase);
 
+// Whether the GPU has kernels for the types of the matrices: floats and those packed in tiles.
+bool atsi_op_runs_on_gpu(const struct atsi_program *program, const struct atsi_op *op);
+bool atsi_unit_runs_on_gpu(const struct atsi_program *program, const struct atsi_unit *unit);
+
+// What the GPU side of a unit that cannot run there costs: more than any round.
+#define ATSI_NEVER_US 1e9
+
 // times[plan->program.n_units]. switch_us: of the boundary before the unit (what it reads from before, copied, and the hand-over);
 // transfer_us: of its weights to the GPU (experts: of the active ones). *n_estimated (may be NULL): operations priced by a fitted
 // line and not by a measurement of exactly that work.

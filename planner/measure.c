@@ -94,7 +94,8 @@ static uint32_t list_items(const struct atsi_plan *plan, const struct atsi_devic
             bool known = atsi_profile_has_point(profile, side, plan->program.ops[i].kind, item.work.dtype, item.phase,
                                                 item.work.bytes, item.work.flops);
             for (uint32_t k = 0; k < n && !known; k++) known = same_work(plan, &items[k], &item);
-            if (!known) items[n++] = item;
+            bool runs = side == ATSI_CPU || atsi_op_runs_on_gpu(&plan->program, &plan->program.ops[i]);
+            if (runs && !known) items[n++] = item;
         }
     return n;
 }

@@ -123,7 +123,12 @@ static enum atsi_status apply_pin(struct search *s, const struct atsi_pin *pin, 
     if (regcomp(&regex, pin->pattern, REG_EXTENDED | REG_NOSUB) != 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "--pin: \"%s\" is no regular expression", pin->pattern);
     for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
-        if (regexec(&regex, s->plan->program.units[i].name, 0, NULL, 0) != 0) continue;
+        const struct atsi_unit *u = &s->plan->program.units[i];
+        if (regexec(&regex, u->name, 0, NULL, 0) != 0) continue;
+        if (pin->side == ATSI_GPU && !atsi_unit_runs_on_gpu(&s->plan->program, u)) {
+            regfree(&regex);
+            return atsi_fail(err, ATSI_BAD_INPUT, "--pin: the GPU has no kernels for the type of unit %s", u->name);
+        }
         s->units[i].fix = pin->side == ATSI_GPU ? ATSI_FIX_GPU : ATSI_FIX_CPU;
         n_matches++;
     }
@@ -148,6 +153,9 @@ static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
                                                .switch_us = blend(s, d->switch_us, p->switch_us),
                                                .is_expert = plan->program.units[i].kind == ATSI_UNIT_EXPERTS};
         s->has_experts |= s->units[i].is_expert;
+        if (atsi_unit_runs_on_gpu(&plan->program, &plan->program.units[i])) continue;
+        s->units[i].fix = ATSI_FIX_CPU;
+        s->units[i].t_gpu_us = 0; // ATSI_NEVER_US would drown the others in GLPK's arithmetic
     }
     for (uint32_t i = 0; i < s->options->n_pins; i++) ATSI_TRY(apply_pin(s, &s->options->pins[i], err));
     return ATSI_OK;

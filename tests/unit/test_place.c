@@ -156,6 +156,27 @@ static void test_pins(void **state) {
     tear_down(&f);
 }
 
+// A unit whose type the GPU cannot compute with stays on the CPU, is never worth moving, and cannot be pinned to the GPU.
+static void test_types_without_gpu_kernels(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_placement p;
+    set_up(&f, "llama");
+    struct atsi_unit *unit = &f.plan.program.units[2];
+    f.plan.program.tensors[f.plan.program.ops[unit->first_op].tensor[0]].dtype = ATSI_IQ2_XXS; // plain, and no float
+    struct atsi_place_options o = options_of(f.profile.gpu_bytes);
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.plan.program.n_units; i++)
+        assert_int_equal(f.plan.program.units[i].backend, &f.plan.program.units[i] == unit ? ATSI_CPU : ATSI_GPU);
+    assert_true(p.decode_us < ATSI_NEVER_US && p.prefill_us < ATSI_NEVER_US);
+    struct atsi_pin pin = {unit->name, ATSI_GPU};
+    o.pins = &pin;
+    o.n_pins = 1;
+    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, unit->name);
+    tear_down(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_of_operations),
@@ -163,6 +184,7 @@ int main(void) {
         cmocka_unit_test(test_the_budget_adds_up_and_more_is_never_slower),
         cmocka_unit_test(test_too_small_a_budget_names_the_smallest),
         cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_types_without_gpu_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
