@@ -33,6 +33,21 @@ static void read_cpu_name(char *name, size_t size) {
     if (file) fclose(file);
 }
 
+// The kernel module's version ("580.65.06"), which figures depend on; "unknown" where the driver does not tell.
+static void read_driver_version(char *version, size_t size) {
+    char line[512], *rest = line;
+    FILE *file = fopen("/proc/driver/nvidia/version", "r");
+    snprintf(version, size, "unknown");
+    if (!file) return;
+    if (!fgets(line, sizeof line, file)) line[0] = 0;
+    fclose(file);
+    for (char *word; (word = strsep(&rest, " \t\n"));)
+        if (strchr(word, '.') && strspn(word, "0123456789.") == strlen(word)) {
+            snprintf(version, size, "%s", word);
+            return;
+        }
+}
+
 enum atsi_status atsi_measure_identify(const struct atsi_measure_options *o, struct atsi_device_profile *p,
                                        struct atsi_error *err) {
     memset(p, 0, sizeof *p);
@@ -47,7 +62,7 @@ enum atsi_status atsi_measure_identify(const struct atsi_measure_options *o, str
     p->gpu_bytes = info.total_bytes;
     p->n_copy_engines = info.n_copy_engines > 0 ? (uint32_t)info.n_copy_engines : 1;
     snprintf(p->gpu_name, sizeof p->gpu_name, "%s", info.name);
-    snprintf(p->driver, sizeof p->driver, "measured");
+    read_driver_version(p->driver, sizeof p->driver);
     snprintf(p->name, sizeof p->name, "%.100s, %.80s, %u threads", info.name, p->cpu_name, p->n_threads);
     return ATSI_OK;
 }
