@@ -4,13 +4,15 @@
 // takes the transfers one after another, then the last promoted unit and everything after it. So for any weight w in
 // [0, 1] the round takes at least w * compute + (1 - w) * engine; for a fixed w the assignment that makes this sum
 // least is a chain over (side, "there is still a promotion to come"), and the best w gives the bound. The sum's minimum
-// is concave in w, so a ternary search finds its peak; every w is valid, so stopping early only loses tightness.
+// is concave in w, so a golden-section search finds its peak; every w is valid, so stopping early only loses tightness.
 #include <math.h>
 
 #include "runtime/schedule/model.h"
 #include "runtime/schedule/policies.h"
 
-#define N_WEIGHT_STEPS 14
+enum {
+    N_WEIGHTS = 12
+}; // to 1/500 of the range
 
 // Least cost so far with the last unit on a side: before the last promotion (weighted) and after it (full).
 struct chain {
@@ -47,20 +49,21 @@ static double bound_at(const struct atsi_schedule_instance *inst, double weight)
 }
 
 double lower_bound(const struct atsi_schedule_instance *inst, double *clock_weight) {
-    double low = 0, high = 1, best = bound_at(inst, 1);
+    const double golden = 0.6180339887498949;
+    double low = 0, high = 1, best = bound_at(inst, 1), weight[2] = {1 - golden, golden}, bound[2];
     *clock_weight = 1;
-    for (int k = 0; k < N_WEIGHT_STEPS; k++) {
-        double weight[2] = {low + (high - low) / 3, high - (high - low) / 3}, bound[2];
-        for (int j = 0; j < 2; j++) {
-            bound[j] = bound_at(inst, weight[j]);
-            if (bound[j] <= best) continue;
-            best = bound[j];
-            *clock_weight = weight[j];
+    for (int j = 0; j < 2; j++) bound[j] = bound_at(inst, weight[j]);
+    for (int k = 0; k < N_WEIGHTS; k++) {
+        int better = bound[1] > bound[0]; // the peak is not on the other side of the worse one
+        if (bound[better] > best) {
+            best = bound[better];
+            *clock_weight = weight[better];
         }
-        if (bound[0] < bound[1])
-            low = weight[0];
-        else
-            high = weight[1];
+        *(better ? &low : &high) = weight[!better];
+        weight[!better] = weight[better];
+        bound[!better] = bound[better];
+        weight[better] = better ? low + golden * (high - low) : high - golden * (high - low);
+        bound[better] = bound_at(inst, weight[better]);
     }
     return best;
 }
