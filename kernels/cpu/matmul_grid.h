@@ -7,20 +7,16 @@
 
 #include <string.h>
 
+#include "kernels/cpu/grid_open.h"
 #include "kernels/cpu/matmul_tiles.h"
 #include "kernels/cpu/quant.h"
 
-struct opened_tile {
-    float scale[16][ATSI_TILE_ROWS];            // of 16 or 32 columns
-    uint32_t words[64][ATSI_TILE_ROWS];         // word k: weights 4k..4k+3 as q + 128
-} __attribute__((aligned(64)));
-
 INLINE vint opened_word(const uint8_t *tile, int half, int s, int k) {
-    vint w = word_at((const uint8_t *)((const struct opened_tile *)(const void *)tile)->words, half, 8 * s + k);
+    vint w = word_at((const uint8_t *)((const struct atsi_opened_tile *)(const void *)tile)->words, half, 8 * s + k);
     return WIDE_OFFSET ? w : v_xor(w, v_set_8(0x80));
 }
 INLINE vflt opened_scale(const uint8_t *tile, int half, int i) {
-    return vf_load(((const struct opened_tile *)(const void *)tile)->scale[i] + LANES * half);
+    return vf_load(((const struct atsi_opened_tile *)(const void *)tile)->scale[i] + LANES * half);
 }
 
 INLINE vint opened32_word(const uint8_t *tile, int half, int s, int k) { return opened_word(tile, half, s, k); }
@@ -38,7 +34,7 @@ INLINE vflt opened16_scale(const uint8_t *tile, const struct scratch *scratch, i
 NO_PREPARE(opened16) NO_MIN(opened16)
 
 #define X        opened32
-#define X_BYTES  (int)sizeof(struct opened_tile)
+#define X_BYTES  (int)sizeof(struct atsi_opened_tile)
 #define X_SUBS   8
 #define X_OFFSET WIDE_OFFSET
 #define X_GROUP  32
@@ -49,7 +45,7 @@ NO_PREPARE(opened16) NO_MIN(opened16)
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        opened16
-#define X_BYTES  (int)sizeof(struct opened_tile)
+#define X_BYTES  (int)sizeof(struct atsi_opened_tile)
 #define X_SUBS   8
 #define X_OFFSET WIDE_OFFSET
 #define X_GROUP  16
@@ -59,18 +55,6 @@ NO_PREPARE(opened16) NO_MIN(opened16)
 #define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 
-// Row r of the tile from its block.
-static void open_row(const struct atsi_quant_type *type, const uint8_t *block, uint32_t r, struct opened_tile *tile) {
-    struct atsi_quant_block b;
-    uint32_t word;
-    type->expand(block, &b);
-    for (int g = 0; g < 256 / type->group; g++) tile->scale[g][r] = b.scale[g];
-    for (int k = 0; k < 64; k++) {
-        memcpy(&word, b.q + 4 * k, sizeof word);
-        tile->words[k][r] = word ^ 0x80808080u;
-    }
-}
-
 // One tile of rows, tokens t_begin .. t_end - 1 (at most TOKEN_BLOCK).
 static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matmul_args *a, uint32_t row, uint32_t t_begin, uint32_t t_end) {
     size_t row_bytes = (size_t)a->n_cols / 256 * type->block_bytes;
@@ -79,12 +63,11 @@ static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matm
     const struct tile_kernels *k = type->group == 16 ? &opened16_tiles : &opened32_tiles;
     const struct atsi_act_block *x[TOKEN_BLOCK];
     float sums[TOKEN_BLOCK * ATSI_TILE_ROWS] __attribute__((aligned(64)));
-    struct opened_tile tile;
-    memset(&tile, 0, sizeof tile); // rows that do not exist
+    struct atsi_opened_tile tile;
     memset(sums, 0, (t_end - t_begin) * ATSI_TILE_ROWS * sizeof *sums);
     for (uint32_t t = t_begin; t < t_end; t++) x[t - t_begin] = atsi_matmul_in_row(a, t);
     for (size_t b = 0; b < a->n_cols / 256; b++) {
-        for (uint32_t r = 0; r < n_rows; r++) open_row(type, rows + r * row_bytes + b * type->block_bytes, r, &tile);
+        atsi_grid_open_avx2(a->dtype, rows + b * type->block_bytes, row_bytes, n_rows, &tile);
         for (uint32_t i = 0; i < t_end - t_begin;) {
             int log2 = tokens_log2(t_end - t_begin - i);
             k->run[log2]((const uint8_t *)&tile, 1, x + i, sums + i * ATSI_TILE_ROWS);
