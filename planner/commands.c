@@ -48,6 +48,12 @@ static void release(struct making *m) {
     atsi_gguf_close(m->gguf);
 }
 
+// Puts the file's name in front of a message that does not start with it: the reader's own messages do.
+static enum atsi_status name_file(const char *path, enum atsi_status status, struct atsi_error *err) {
+    if (status == ATSI_OK || !strncmp(err->text, path, strlen(path))) return status;
+    return atsi_fail_prefix(err, "%s", path);
+}
+
 static bool is_same_file(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -147,10 +153,10 @@ static enum atsi_status make(struct making *m, const char *command_line, struct 
     const char *input = m->options->input_path;
     ATSI_TRY(atsi_gguf_open(&m->gguf, input, err));
     ATSI_TRY(choose_output(m, err));
-    if (make_content(m, command_line, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    ATSI_TRY(name_file(input, make_content(m, command_line, err), err));
     if (!m->options->vocab_only) ATSI_TRY(place(m, err));
     if (only_looks(m->options) && !m->options->output_path) return ATSI_OK;
-    if (build_tokenizer(m, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    ATSI_TRY(name_file(input, build_tokenizer(m, err), err));
     if (m->options->vocab_only && !m->tokenizer)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s: --vocab-only, but the file has no tokenizer", input);
     return write_file(m, (struct atsi_str){m->tokenizer, m->tokenizer_size}, err);
@@ -181,7 +187,7 @@ static enum atsi_status attach(struct making *m, struct atsi_error *err) {
         return atsi_fail(err, ATSI_BAD_INPUT, "%s: a plan that only tokenises takes no weights", input);
     ATSI_TRY(atsi_gguf_open(&m->gguf, m->options->attach_path, err));
     ATSI_TRY(choose_output(m, err));
-    if (atsi_attach(&m->plan, m->gguf, &m->lowered, err) != ATSI_OK) return atsi_fail_prefix(err, "%s", input);
+    ATSI_TRY(name_file(input, atsi_attach(&m->plan, m->gguf, &m->lowered, err), err));
     return write_file(m, atsi_plan_file_tokenizer(m->base), err);
 }
 
