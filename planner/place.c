@@ -114,6 +114,7 @@ struct search {
     struct atsi_solve_unit *units, *fixed_units; // fixed_units: with the classes of Algorithm 1
     uint8_t *placement, *best;
     uint64_t free_bytes; // for residents and the temporary region
+    double decode_per_prefill; // decode round over prefill chunk, all on the CPU
     bool has_experts;
 };
 
@@ -138,14 +139,25 @@ static enum atsi_status apply_pin(struct search *s, const struct atsi_pin *pin, 
                      s->plan->program.units[s->plan->program.n_units / 2].name);
 }
 
-// Time a token: decode, and a chunk divided by its tokens, by their weights.
+// Decode and prefill time by their weights. The phases are made comparable by what the CPU alone takes for each, so that a
+// weight means the same for every model and machine: halving either phase from there is worth its weight.
 static double blend(const struct search *s, double decode_us, double prefill_us) {
     double w = s->options->prefill_weight;
-    return (1 - w) * decode_us + w * prefill_us / s->plan->limits.chunk;
+    return (1 - w) * decode_us + w * prefill_us * s->decode_per_prefill;
+}
+
+static double decode_per_prefill(const struct atsi_plan *plan) {
+    double decode_us = 0, prefill_us = 0;
+    for (uint32_t i = 0; i < plan->program.n_units; i++) {
+        decode_us += plan->decode_times[i].cpu_us;
+        prefill_us += plan->prefill_times[i].cpu_us;
+    }
+    return prefill_us > 0 ? decode_us / prefill_us : 0;
 }
 
 static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
     const struct atsi_plan *plan = s->plan;
+    s->decode_per_prefill = decode_per_prefill(plan);
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
         s->units[i] = (struct atsi_solve_unit){.size_bytes = atsi_place_unit_bytes(plan, &plan->program.units[i]),
