@@ -300,7 +300,7 @@ template <class W, int COLS> struct matrix_stage {
     static constexpr int TILE_CHUNK = W::TILE_BYTES * (CHUNK_SPANS / W::BLOCK_SPANS);
     uint8_t weight[MATRIX_TILES][TILE_CHUNK];
     int8_t in[COLS][IN_STRIDE];
-    act_meta meta[COLS][CHUNK_SPANS];
+    act_meta meta[COLS][CHUNK_SPANS + 1]; // one more: 16 rows fall into different banks
 };
 // What the chunk in work is scaled with, and behind it the stages: two where they fit, so that one loads while the other is used.
 template <class W, int COLS> struct matrix_shared {
@@ -424,27 +424,37 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
     }
 }
 
+// Two results of one input row that stand side by side.
+__device__ inline void store_pair(float *y, float2 v, bool second, bool aligned, bool add) {
+    if (second && aligned) {
+        float2 old = add ? *(const float2 *)y : make_float2(0.0f, 0.0f);
+        *(float2 *)y = make_float2(old.x + v.x, old.y + v.y);
+        return;
+    }
+    y[0] = add ? y[0] + v.x : v.x;
+    if (second) y[1] = add ? y[1] + v.y : v.y;
+}
+
 template <int COLS>
 __device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_args &a, const block_rows<COLS> &rows,
                                     uint32_t first_tile, int warp_row, int warp_col, int lane) {
     int g = lane / 4, t = lane % 4;
+    bool aligned = ((uintptr_t)a.out / 4 % 2 | a.out_stride % 2 | a.n_out % 2) == 0;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < 2; m++) {
+        uint32_t out_row = (first_tile + 2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g;
+        if (out_row >= a.n_out) continue;
+        bool second = out_row + 1 < a.n_out;
+        float2 bias = make_float2(a.bias ? a.bias[out_row] : 0.0f, a.bias && second ? a.bias[out_row + 1] : 0.0f);
 #pragma unroll
-        for (int row = 0; row < 2; row++) {
-            uint32_t out_row = (first_tile + 2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g + row;
-            if (out_row >= a.n_out) continue;
-            float bias = a.bias ? a.bias[out_row] : 0.0f;
+        for (int n = 0; n < WARP_N_TILES; n++)
 #pragma unroll
-            for (int n = 0; n < WARP_N_TILES; n++)
-#pragma unroll
-                for (int col = 0; col < 2; col++) {
-                    uint32_t in = warp_col * WARP_COLS + 8 * n + 2 * t + col;
-                    if (in >= rows.n) continue;
-                    float *y = rows.out[in] + out_row, v = acc[m][n][row][col] + bias;
-                    *y = a.add ? *y + v : v;
-                }
-        }
+            for (int col = 0; col < 2; col++) {
+                uint32_t in = warp_col * WARP_COLS + 8 * n + 2 * t + col;
+                float2 v = make_float2(acc[m][n][0][col] + bias.x, acc[m][n][1][col] + bias.y);
+                if (in < rows.n) store_pair(rows.out[in] + out_row, v, second, aligned, a.add);
+            }
+    }
 }
 
 // x: COLS input rows, so that neighbouring blocks read the same weights; y: 128 weight rows.
@@ -466,20 +476,19 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     load(0, 0);
     for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {
         uint32_t n = min((uint32_t)CHUNK_SPANS, n_spans - first), next = first + CHUNK_SPANS;
-        if (n_stages == 2 && next < n_spans) {
-            load(stage ^ 1, next);
-            copy_wait<1>();
-        } else {
-            copy_wait<0>();
-        }
-        __syncthreads();
+        copy_wait<0>();
+        __syncthreads(); // the chunk is there, and no warp works on the one before it any more
+        if (n_stages == 2 && next < n_spans) load(stage ^ 1, next);
         matrix_unpack<W, COLS>(sh, sh.stages[stage], n);
         __syncthreads();
         for (int step = 0; step < (int)(n / W::STEP_SPANS); step++)
             matrix_step<W, COLS>(acc, sh, sh.stages[stage], step, warp_row, warp_col, lane);
-        __syncthreads();
-        if (n_stages == 2) stage ^= 1;
-        else if (next < n_spans) load(0, next);
+        if (n_stages == 2) {
+            stage ^= 1;
+        } else if (next < n_spans) {
+            __syncthreads();
+            load(0, next);
+        }
     }
     matrix_store<COLS>(acc, a, rows, first_tile, warp_row, warp_col, lane);
 }
@@ -493,7 +502,12 @@ template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t s
 // Blocks of 128 input rows move fewest bytes; blocks of 64 fill the card where there are few, and waste less of an expert's rows.
 template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
     uint64_t n_wide = (uint64_t)ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS);
-    bool wide = !a->experts.ids && n_wide >= (uint64_t)a->n_multiprocessors &&
+#ifdef NARROW
+    bool wide = false && n_wide >=
+#else
+    bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && n_wide >=
+#endif
+           (uint64_t)a->n_multiprocessors &&
                 matrix_shared_bytes<W, 128>(1) <= (size_t)a->max_shared_bytes;
     if (wide) run_matrix<W, 128>(*a, stream);
     else run_matrix<W, MATRIX_COLS>(*a, stream);
