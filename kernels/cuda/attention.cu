@@ -167,9 +167,9 @@ enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *
     return ATSI_OK;
 }
 
-// Enough blocks for two a multiprocessor, none with less than 64 keys when the cache is full.
+// Enough blocks for three a multiprocessor, none with less than 64 keys when the cache is full.
 int choose_splits(const struct cuda_device *d, const attention_args &a) {
-    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 2 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
+    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
     int useful = (int)ceil_div(a.capacity, 64);
     int n = wanted < useful ? wanted : useful;
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;

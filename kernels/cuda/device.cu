@@ -293,6 +293,7 @@ static enum atsi_status read_capabilities(struct cuda_device *d, struct atsi_err
     if (properties.major * 10 + properties.minor < 75)
         return atsi_fail(err, ATSI_FAILED, "%s has compute capability %d.%d, this program needs 7.5 or newer", properties.name,
                          properties.major, properties.minor);
+    d->capability = properties.major * 10 + properties.minor;
     d->n_multiprocessors = properties.multiProcessorCount;
     d->max_shared_bytes = (int)properties.sharedMemPerBlockOptin;
     return ATSI_OK;

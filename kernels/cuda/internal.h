@@ -56,7 +56,7 @@ struct cuda_device {
     int ordinal;
     int n_multiprocessors;
     int max_shared_bytes; // a block may ask for
-    bool tensor_cores;    // int8 and half matrix instructions (compute capability 7.5 and up)
+    int capability;       // compute capability times 10
     struct scratch scratch;
     struct acts_key acts; // contents of scratch.acts, in stream order
     void *nvml;           // dlopen handle, NULL without

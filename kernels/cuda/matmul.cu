@@ -140,7 +140,7 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     a.add = call->op->add;
     a.experts = p->experts;
     if (p->as_vectors) plain_vector(dtype, &a, x->stream);
-    else plain_matrix(dtype, &a, x->stream);
+    else if (!half_matrix(dtype, &a, x->device->capability, x->stream)) plain_matrix(dtype, &a, x->stream);
 }
 
 enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_error *err) {
@@ -164,6 +164,7 @@ cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *
         const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
         if (type) status = type->prepare(d->max_shared_bytes);
         else if (plain_supported(t->dtype)) status = plain_prepare(t->dtype);
+        if (status == cudaSuccess && (t->dtype == ATSI_F16 || t->dtype == ATSI_BF16)) status = half_matrix_prepare();
     }
     return status;
 }

@@ -1,6 +1,7 @@
 // plain.cu: products with float weights in plain rows. Inputs keep their float precision: the matrix kernel multiplies on
 // tensor cores in TF32, with every operand that does not fit TF32 split into a high and a low part.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -130,22 +131,6 @@ struct matrix_shared {
     float in[MATRIX_COLS][STRIDE];
 };
 
-#if __CUDA_ARCH__ >= 800
-// v as two TF32 numbers whose sum it is, but for a part in 2^22.
-struct tf32_pair {
-    uint32_t high, low;
-    __device__ void split(float v) {
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(v));
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
-    }
-};
-__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-#endif
-
 constexpr int M_TILES = 2, N_TILES = 4; // 16 x 8 tiles of a warp's 32 x 32 results
 
 // acc += a warp's part of one chunk; w, x: its first weight row and input row.
@@ -166,12 +151,7 @@ __device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const floa
 #pragma unroll
         for (int m = 0; m < M_TILES; m++)
 #pragma unroll
-            for (int n = 0; n < N_TILES; n++) {
-                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].low, b[n][1].low);
-                if (!EXACT_WEIGHT)
-                    mma_tf32(acc[m][n], a[m][0].low, a[m][1].low, a[m][2].low, a[m][3].low, b[n][0].high, b[n][1].high);
-                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].high, b[n][1].high);
-            }
+            for (int n = 0; n < N_TILES; n++) mma_tf32_pairs<EXACT_WEIGHT>(acc[m][n], a[m], b[n]);
     }
 #else
     for (int k = 0; k < CHUNK; k++)
