@@ -47,16 +47,21 @@ template <class T, int COLS> struct chunk_data {
     uint4 weight[WEIGHTS];
     float4 in[INPUTS];
 
-    __device__ void load(const plain_args &a, const uint16_t *matrix, const block_rows<COLS> &rows, uint32_t first_row, uint32_t first) {
+    __device__ void load(const plain_args &a, const uint16_t *matrix, const block_rows<COLS> &rows, uint32_t first_row,
+                         uint32_t first) {
 #pragma unroll
         for (int i = 0; i < WEIGHTS; i++) {
-            uint32_t u = threadIdx.x + i * THREADS, row = min(first_row + u / (CHUNK / 8), a.n_out - 1), column = first + u % (CHUNK / 8) * 8;
-            weight[i] = column < a.n_cols ? *(const uint4 *)(matrix + (uint64_t)row * a.n_cols + column) : make_uint4(0, 0, 0, 0);
+            uint32_t u = threadIdx.x + i * THREADS, row = min(first_row + u / (CHUNK / 8), a.n_out - 1),
+                     column = first + u % (CHUNK / 8) * 8;
+            weight[i] = column < a.n_cols ? *(const uint4 *)(matrix + (uint64_t)row * a.n_cols + column)
+                                          : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int i = 0; i < INPUTS; i++) {
-            uint32_t u = threadIdx.x + i * THREADS, row = rows.in[u / (CHUNK / 4)], column = first + u % (CHUNK / 4) * 4;
-            const float *src = a.in + (uint64_t)(row / a.in_per_row) * a.in_stride + (uint64_t)(row % a.in_per_row) * a.n_cols + column;
+            uint32_t u = threadIdx.x + i * THREADS, row = rows.in[u / (CHUNK / 4)],
+                     column = first + u % (CHUNK / 4) * 4;
+            const float *src = a.in + (uint64_t)(row / a.in_per_row) * a.in_stride +
+                               (uint64_t)(row % a.in_per_row) * a.n_cols + column;
             in[i] = column < a.n_cols ? *(const float4 *)src : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     }
@@ -72,13 +77,15 @@ template <class T, int COLS> struct chunk_data {
             uint2 high = make_uint2(T::pack(in[i].x, in[i].y), T::pack(in[i].z, in[i].w));
             float2 x = T::value(high.x), y = T::value(high.y);
             *(uint2 *)&sh.in[0][row][column] = high;
-            *(uint2 *)&sh.in[1][row][column] = make_uint2(T::pack(in[i].x - x.x, in[i].y - x.y), T::pack(in[i].z - y.x, in[i].w - y.y));
+            *(uint2 *)&sh.in[1][row][column] =
+                make_uint2(T::pack(in[i].x - x.x, in[i].y - x.y), T::pack(in[i].z - y.x, in[i].w - y.y));
         }
     }
 };
 
 template <class T, int COLS, int N_TILES>
-__device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const chunk_shared<COLS> &sh, int warp_row, int warp_col, int lane) {
+__device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const chunk_shared<COLS> &sh, int warp_row,
+                                      int warp_col, int lane) {
 #pragma unroll
     for (int k = 0; k < CHUNK; k += 16) {
         uint32_t a[M_TILES][4];
@@ -88,9 +95,11 @@ __device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const chun
 #pragma unroll
         for (int part = 1; part >= 0; part--)
 #pragma unroll
-            for (int n = 0; n < N_TILES; n += 2) { // matrices: (8 input rows, columns 0-7), (the same, 8-15), then the next 8 rows
+            for (int n = 0; n < N_TILES;
+                 n += 2) { // matrices: (8 input rows, columns 0-7), (the same, 8-15), then the next 8 rows
                 uint32_t b[4];
-                load_matrices(b, &sh.in[part][8 * (N_TILES * warp_col + n + lane / 16) + lane % 8][k + 8 * (lane / 8 % 2)]);
+                load_matrices(
+                    b, &sh.in[part][8 * (N_TILES * warp_col + n + lane / 16) + lane % 8][k + 8 * (lane / 8 % 2)]);
 #pragma unroll
                 for (int m = 0; m < M_TILES; m++) {
                     T::mma(acc[m][n], a[m], b[0], b[1]);
@@ -109,7 +118,8 @@ template <class T, int COLS> __global__ void __launch_bounds__(THREADS) matrix_k
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
     const uint16_t *weight = (const uint16_t *)a.weight + (uint64_t)rows.expert * a.n_out * a.n_cols;
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4, t = lane % 4;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4,
+        t = lane % 4;
     uint32_t first_row = blockIdx.y * BLOCK_ROWS;
     float acc[M_TILES][N_TILES][4] = {};
     chunk_data<T, COLS> data;
@@ -127,7 +137,8 @@ template <class T, int COLS> __global__ void __launch_bounds__(THREADS) matrix_k
         for (int n = 0; n < N_TILES; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t row = first_row + 32 * warp_row + 16 * m + g + 8 * (i / 2), in = 8 * (N_TILES * warp_col + n) + 2 * t + i % 2;
+                uint32_t row = first_row + 32 * warp_row + 16 * m + g + 8 * (i / 2),
+                         in = 8 * (N_TILES * warp_col + n) + 2 * t + i % 2;
                 if (row >= a.n_out || in >= rows.n) continue;
                 float *y = rows.out[in] + row, v = acc[m][n][i] + (a.bias ? a.bias[row] : 0.0f);
                 *y = a.add ? *y + v : v;
@@ -137,10 +148,11 @@ template <class T, int COLS> __global__ void __launch_bounds__(THREADS) matrix_k
 template <class T> void launch(const plain_args &a, cudaStream_t stream) {
     uint32_t n_row_tiles = ceil_div(a.n_out, BLOCK_ROWS);
     if (a.experts.ids || a.n_in <= MATRIX_COLS)
-        launch_overlapping(matrix_kernel<T, MATRIX_COLS>, dim3(n_row_blocks(a.experts, a.n_in, MATRIX_COLS), n_row_tiles), THREADS, 0,
-                           stream, a);
+        launch_overlapping(matrix_kernel<T, MATRIX_COLS>,
+                           dim3(n_row_blocks(a.experts, a.n_in, MATRIX_COLS), n_row_tiles), THREADS, 0, stream, a);
     else
-        launch_overlapping(matrix_kernel<T, 128>, dim3(n_row_blocks(a.experts, a.n_in, 128), n_row_tiles), THREADS, 0, stream, a);
+        launch_overlapping(matrix_kernel<T, 128>, dim3(n_row_blocks(a.experts, a.n_in, 128), n_row_tiles), THREADS, 0,
+                           stream, a);
 }
 
 // Rows of weights and inputs start on 16 bytes.
@@ -152,13 +164,16 @@ bool is_aligned(const plain_args &a) {
 
 bool half_matrix(enum atsi_dtype dtype, const struct plain_args *a, int capability, cudaStream_t stream) {
     if (!is_aligned(*a) || (dtype != ATSI_F16 && (dtype != ATSI_BF16 || capability < 80))) return false;
-    if (dtype == ATSI_F16) launch<f16>(*a, stream);
-    else launch<bf16>(*a, stream);
+    if (dtype == ATSI_F16)
+        launch<f16>(*a, stream);
+    else
+        launch<bf16>(*a, stream);
     return true;
 }
 
 cudaError_t half_matrix_prepare(void) {
-    static const void *const KERNELS[] = {(const void *)matrix_kernel<f16, MATRIX_COLS>, (const void *)matrix_kernel<f16, 128>,
-                                          (const void *)matrix_kernel<bf16, MATRIX_COLS>, (const void *)matrix_kernel<bf16, 128>};
+    static const void *const KERNELS[] = {
+        (const void *)matrix_kernel<f16, MATRIX_COLS>, (const void *)matrix_kernel<f16, 128>,
+        (const void *)matrix_kernel<bf16, MATRIX_COLS>, (const void *)matrix_kernel<bf16, 128>};
     return load_kernels(KERNELS);
 }

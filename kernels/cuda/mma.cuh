@@ -21,9 +21,11 @@ __device__ inline void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b
         : "r"(a0), "r"(a1), "r"(b), "r"(SUM_ZERO));
 #else
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[0]), "=r"(c[1]) : "r"(a0), "r"(b), "r"(SUM_ZERO));
+        : "=r"(c[0]), "=r"(c[1])
+        : "r"(a0), "r"(b), "r"(SUM_ZERO));
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[2]), "=r"(c[3]) : "r"(a1), "r"(b), "r"(SUM_ZERO));
+        : "=r"(c[2]), "=r"(c[3])
+        : "r"(a1), "r"(b), "r"(SUM_ZERO));
 #endif
 }
 
@@ -34,8 +36,12 @@ __device__ inline void mma_s8_k16_add(int c[4], uint32_t a0, uint32_t a1, uint32
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(b));
 #else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[0]), "+r"(c[1])
+        : "r"(a0), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[2]), "+r"(c[3])
+        : "r"(a1), "r"(b));
 #endif
 }
 
@@ -94,7 +100,8 @@ struct tf32_pair {
         asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
     }
 };
-__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));

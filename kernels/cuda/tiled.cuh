@@ -36,7 +36,8 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
             float min = W::MINS == 0 ? 0.0f : odd ? s.min[1][h & LAST_MIN] : s.min[0][h & LAST_MIN];
             uint32_t four = odd ? codes[2 * h + 1] : codes[2 * h];
 #pragma unroll
-            for (int b = 0; b < 4; b++) out[32 * k + 16 * h + b] = scale * (unit * (float)(int8_t)(four >> 8 * b & 0xff) - min);
+            for (int b = 0; b < 4; b++)
+                out[32 * k + 16 * h + b] = scale * (unit * (float)(int8_t)(four >> 8 * b & 0xff) - min);
         }
     }
 }
@@ -48,17 +49,18 @@ template <class W> void launch_tiled_embed(const struct tiled_args *a, float sca
 }
 
 template <class W> cudaError_t prepare_tiled(int max_shared_bytes) {
-    static const void *const KERNELS[] = {(const void *)vector_kernel<W, 1, true>,  (const void *)vector_kernel<W, 1, false>,
-                                          (const void *)vector_kernel<W, 2, false>, (const void *)vector_kernel<W, 4, false>,
-                                          (const void *)vector_kernel<W, 8, false>, (const void *)matrix_kernel<W, 128>,
-                                          (const void *)matrix_kernel<W, MATRIX_COLS>, (const void *)embed_kernel<W>};
+    static const void *const KERNELS[] = {
+        (const void *)vector_kernel<W, 1, true>,     (const void *)vector_kernel<W, 1, false>,
+        (const void *)vector_kernel<W, 2, false>,    (const void *)vector_kernel<W, 4, false>,
+        (const void *)vector_kernel<W, 8, false>,    (const void *)matrix_kernel<W, 128>,
+        (const void *)matrix_kernel<W, MATRIX_COLS>, (const void *)embed_kernel<W>};
     cudaError_t status = load_kernels(KERNELS);
     if (status == cudaSuccess) status = prepare_matrix<W, MATRIX_COLS>(max_shared_bytes);
     return status == cudaSuccess ? prepare_matrix<W, 128>(max_shared_bytes) : status;
 }
 
-#define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                                                       \
-    const struct tiled_type RECORD = {WEIGHT::DTYPE, launch_vector<WEIGHT>, launch_matrix<WEIGHT>, launch_tiled_embed<WEIGHT>, \
-                                      prepare_tiled<WEIGHT>};
+#define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                          \
+    const struct tiled_type RECORD = {WEIGHT::DTYPE, launch_vector<WEIGHT>, launch_matrix<WEIGHT>, \
+                                      launch_tiled_embed<WEIGHT>, prepare_tiled<WEIGHT>};
 
 #endif

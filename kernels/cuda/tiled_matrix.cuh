@@ -4,16 +4,16 @@
 
 #include "kernels/cuda/tiled_common.cuh"
 
-constexpr int MATRIX_TILES = 8;                    // tiles of 16 weight rows of a block
+constexpr int MATRIX_TILES = 8; // tiles of 16 weight rows of a block
 constexpr int MATRIX_ROWS = MATRIX_TILES * ATSI_TILE_ROWS;
-constexpr int CHUNK_SPANS = 8;                     // columns go through shared memory 256 at a time
+constexpr int CHUNK_SPANS = 8; // columns go through shared memory 256 at a time
 constexpr int CHUNK_COLS = 32 * CHUNK_SPANS;
-constexpr int IN_STRIDE = CHUNK_COLS + 16;         // bytes of an input row in shared memory: 8 rows fall into different banks
-constexpr int WARP_N_TILES = 4;                    // a warp computes 2 tiles of weight rows by 4 times 8 input rows
+constexpr int IN_STRIDE = CHUNK_COLS + 16; // bytes of an input row in shared memory: 8 rows fall into different banks
+constexpr int WARP_N_TILES = 4;            // a warp computes 2 tiles of weight rows by 4 times 8 input rows
 constexpr int WARP_COLS = 8 * WARP_N_TILES;
 
 // COLS: input rows of a block, 64 or 128; a warp for 32 weight rows and 32 input rows.
-template <int COLS> constexpr int matrix_threads = COLS / WARP_COLS * (MATRIX_TILES / 2) * WARP;
+template <int COLS> constexpr int matrix_threads = COLS / WARP_COLS *(MATRIX_TILES / 2) * WARP;
 
 // One chunk as it comes from memory.
 template <class W, int COLS> struct matrix_stage {
@@ -24,8 +24,8 @@ template <class W, int COLS> struct matrix_stage {
 };
 // What the chunk in work is scaled with, and behind it the stages: two where they fit, so that one loads while the other is used.
 template <class W, int COLS> struct matrix_shared {
-    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_ROWS]; // scales, then mins
-    column<W> columns[CHUNK_SPANS][COLS];
+    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_ROWS];                     // scales, then mins
+    float d[CHUNK_SPANS][COLS], sums[CHUNK_SPANS][W::MINS > 0 ? W::MINS : 1][COLS]; // of the inputs: struct column
     matrix_stage<W, COLS> stages[1];
 };
 template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stages) {
@@ -34,8 +34,8 @@ template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stag
 
 // Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
 template <class W, int COLS>
-__device__ inline void matrix_load(matrix_stage<W, COLS> &to, const tiled_args &a, const block_rows<COLS> &rows, uint32_t first_tile,
-                                   uint32_t last_tile, uint32_t first_span, uint32_t n_spans) {
+__device__ inline void matrix_load(matrix_stage<W, COLS> &to, const tiled_args &a, const block_rows<COLS> &rows,
+                                   uint32_t first_tile, uint32_t last_tile, uint32_t first_span, uint32_t n_spans) {
     constexpr int THREADS = matrix_threads<COLS>, UNITS = matrix_stage<W, COLS>::TILE_CHUNK / 16;
     uint32_t row_spans = a.n_cols / 32, n_units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
     uint32_t tile_units = row_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
@@ -44,7 +44,8 @@ __device__ inline void matrix_load(matrix_stage<W, COLS> &to, const tiled_args &
     for (int i = 0; i < (MATRIX_TILES * UNITS + THREADS - 1) / THREADS; i++) {
         uint32_t u = threadIdx.x + i * THREADS, tile = u / UNITS, at = u % UNITS;
         if (tile < MATRIX_TILES && at < n_units)
-            copy16_async(&to.weight[tile][16 * at], weight + (uint64_t)min(first_tile + tile, last_tile) * tile_units + at);
+            copy16_async(&to.weight[tile][16 * at],
+                         weight + (uint64_t)min(first_tile + tile, last_tile) * tile_units + at);
     }
     const int8_t *in = a.in.q + 32 * first_span;
 #pragma unroll
@@ -68,8 +69,11 @@ __device__ inline void matrix_unpack(matrix_shared<W, COLS> &sh, const matrix_st
 #pragma unroll
     for (int i = 0; i < COLS * CHUNK_SPANS / THREADS; i++) {
         uint32_t u = threadIdx.x + i * THREADS, row = u % COLS, at = u / COLS;
-        if (at < n_spans) sh.columns[at][row].set(from.meta[row][at]);
-        else sh.columns[at][row] = {};
+        column<W> c = {};
+        if (at < n_spans) c.set(from.meta[row][at]);
+        sh.d[at][row] = c.d;
+#pragma unroll
+        for (int h = 0; h < W::MINS; h++) sh.sums[at][h][row] = c.sums[h];
     }
 #pragma unroll
     for (int i = 0; i < MATRIX_TILES * CHUNK_SPANS * 8 / THREADS; i++) { // rows 2g, 2g + 1 of a tile
@@ -82,7 +86,8 @@ __device__ inline void matrix_unpack(matrix_shared<W, COLS> &sh, const matrix_st
         }
         uint32_t row = tile * ATSI_TILE_ROWS + 2 * g;
 #pragma unroll
-        for (int h = 0; h < W::SCALES; h++) *(float2 *)&sh.scale[at][h][row] = make_float2(s.scale[0][h], s.scale[1][h]);
+        for (int h = 0; h < W::SCALES; h++)
+            *(float2 *)&sh.scale[at][h][row] = make_float2(s.scale[0][h], s.scale[1][h]);
 #pragma unroll
         for (int h = 0; h < W::MINS; h++)
             *(float2 *)&sh.scale[at][W::SCALES + h][row] = make_float2(s.min[0][h], s.min[1][h]);
@@ -103,6 +108,19 @@ __device__ inline void read_scales(span_scales &s, const matrix_shared<W, COLS> 
         float2 v = *(const float2 *)&sh.scale[span][h][row];
         (h < W::SCALES ? s.scale[0][h] : s.min[0][h - W::SCALES]) = v.x;
         (h < W::SCALES ? s.scale[1][h] : s.min[1][h - W::SCALES]) = v.y;
+    }
+}
+
+template <class W, int COLS>
+__device__ inline void read_columns(column<W> c[2], const matrix_shared<W, COLS> &sh, int span, int first) {
+    float2 v = *(const float2 *)&sh.d[span][first];
+    c[0].d = v.x;
+    c[1].d = v.y;
+#pragma unroll
+    for (int h = 0; h < STEP_MINS<W>; h++) {
+        v = *(const float2 *)&sh.sums[span][h][first];
+        c[0].sums[h] = v.x;
+        c[1].sums[h] = v.y;
     }
 }
 
@@ -138,16 +156,16 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
         }
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n++) {
-            const column<W> *c = &sh.columns[at][warp_col * WARP_COLS + 8 * n + 2 * t];
-            column<W> columns[2] = {c[0], c[1]};
+            column<W> columns[2];
+            read_columns<W, COLS>(columns, sh, at, warp_col * WARP_COLS + 8 * n + 2 * t);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 span_sums<W> sums;
                 sums.multiply(codes[m], b[n][0], b[n][1], false);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
-                    acc[m][n][k / 2][k % 2] =
-                        scaled<W, STEP_MINS<W>>(acc[m][n][k / 2][k % 2], sums, k, s[m].scale[k / 2], s[m].min[k / 2], columns[k % 2]);
+                    acc[m][n][k / 2][k % 2] = scaled<W, STEP_MINS<W>>(
+                        acc[m][n][k / 2][k % 2], sums, k, s[m].scale[k / 2], s[m].min[k / 2], columns[k % 2]);
             }
         }
     }
@@ -157,8 +175,8 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
 // The mins of a chunk: for every tile a product of [16 rows, 8 spans] and [8 spans, 8 columns] on tensor cores, instead of a
 // multiply-add for every result and span.
 template <class W, int COLS>
-__device__ inline void subtract_mins(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W, COLS> &sh, int warp_row, int warp_col,
-                                     int lane) {
+__device__ inline void subtract_mins(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W, COLS> &sh, int warp_row,
+                                     int warp_col, int lane) {
     int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int h = 0; h < W::MINS; h++) {
@@ -167,7 +185,8 @@ __device__ inline void subtract_mins(float acc[2][WARP_N_TILES][2][2], const mat
         for (int m = 0; m < 2; m++)
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                float2 min = *(const float2 *)&sh.scale[t + 4 * k][W::SCALES + h][(2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g];
+                float2 min =
+                    *(const float2 *)&sh.scale[t + 4 * k][W::SCALES + h][(2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g];
                 a[m][2 * k].split(min.x);
                 a[m][2 * k + 1].split(min.y);
             }
@@ -175,7 +194,7 @@ __device__ inline void subtract_mins(float acc[2][WARP_N_TILES][2][2], const mat
         for (int n = 0; n < WARP_N_TILES; n++) {
             tf32_pair b[2];
 #pragma unroll
-            for (int k = 0; k < 2; k++) b[k].split(sh.columns[t + 4 * k][warp_col * WARP_COLS + 8 * n + g].sums[h]);
+            for (int k = 0; k < 2; k++) b[k].split(sh.sums[t + 4 * k][h][warp_col * WARP_COLS + 8 * n + g]);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 float mins[4] = {}; // apart, because tensor cores cut sums off instead of rounding them
@@ -200,8 +219,9 @@ __device__ inline void store_pair(float *y, float2 v, bool second, bool aligned,
 }
 
 template <int COLS>
-__device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_args &a, const block_rows<COLS> &rows,
-                                    uint32_t first_tile, int warp_row, int warp_col, int lane) {
+__device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_args &a,
+                                    const block_rows<COLS> &rows, uint32_t first_tile, int warp_row, int warp_col,
+                                    int lane) {
     int g = lane / 4, t = lane % 4;
     bool aligned = ((uintptr_t)a.out / 4 % 2 | a.out_stride % 2 | a.n_out % 2) == 0;
 #pragma unroll
@@ -231,11 +251,14 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
     move_to_expert(a, rows.expert);
     constexpr int COL_WARPS = COLS / WARP_COLS;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / COL_WARPS, warp_col = warp % COL_WARPS, stage = 0;
-    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS, n_spans = a.n_cols / 32;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / COL_WARPS, warp_col = warp % COL_WARPS,
+        stage = 0;
+    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS,
+             n_spans = a.n_cols / 32;
     float acc[2][WARP_N_TILES][2][2] = {};
     auto load = [&](int to, uint32_t first) {
-        matrix_load<W, COLS>(sh.stages[to], a, rows, first_tile, last_tile, first, min((uint32_t)CHUNK_SPANS, n_spans - first));
+        matrix_load<W, COLS>(sh.stages[to], a, rows, first_tile, last_tile, first,
+                             min((uint32_t)CHUNK_SPANS, n_spans - first));
     };
     load(0, 0);
     for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {
@@ -263,7 +286,8 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
 template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t stream) {
     int n_stages = matrix_shared_bytes<W, COLS>(2) <= (size_t)a.max_shared_bytes ? 2 : 1;
     dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.n_out, MATRIX_ROWS));
-    launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages), stream, a, n_stages);
+    launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages),
+                       stream, a, n_stages);
 }
 
 // Blocks of 128 input rows move fewest bytes; blocks of 64 fill the card where there are few, and waste less of an expert's rows.
@@ -271,8 +295,10 @@ template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t s
     uint64_t n_wide = (uint64_t)ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS);
     bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && n_wide >= (uint64_t)a->n_multiprocessors &&
                 matrix_shared_bytes<W, 128>(1) <= (size_t)a->max_shared_bytes;
-    if (wide) run_matrix<W, 128>(*a, stream);
-    else run_matrix<W, MATRIX_COLS>(*a, stream);
+    if (wide)
+        run_matrix<W, 128>(*a, stream);
+    else
+        run_matrix<W, MATRIX_COLS>(*a, stream);
 }
 
 template <class W, int COLS> cudaError_t prepare_matrix(int max_shared_bytes) {

@@ -52,7 +52,8 @@ template <class W, int N_IN> struct set_inputs {
     // first: the set's first span. Spans behind the last one count as zeros.
     __device__ void load(const tiled_args &a, uint32_t in_row, uint32_t first, uint32_t n_spans, int g, int t) {
         uint32_t last_in = a.n_in - 1, last = n_spans - 1, b_span = first + g % SHARE;
-        const int8_t *codes = a.in.q + (uint64_t)(in_row + min((uint32_t)(g / SHARE), last_in)) * a.n_cols + 32 * min(b_span, last) + 4 * t;
+        const int8_t *codes = a.in.q + (uint64_t)(in_row + min((uint32_t)(g / SHARE), last_in)) * a.n_cols +
+                              32 * min(b_span, last) + 4 * t;
         b[0] = *(const uint32_t *)codes;
         b[1] = *(const uint32_t *)(codes + 16);
         if (b_span > last) b[0] = b[1] = 0;
@@ -97,7 +98,8 @@ __device__ inline void multiply_set(float acc[2][2], const group_weights<W> &wei
         column<W> input;
         input.set(in.meta[c]);
 #pragma unroll
-        for (int row = 0; row < 2; row++) acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
+        for (int row = 0; row < 2; row++)
+            acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
     }
 }
 
@@ -123,7 +125,8 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, N_IN == 1 && !AHEAD ? 
     uint32_t n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, group = warp;
     float acc[2][2] = {};
     group_weights<W> now, next;
-    now.load(tile, group * GROUP_SPANS, n_spans, g, t); // no warp is without a group; weights do not depend on other kernels
+    now.load(tile, group * GROUP_SPANS, n_spans, g,
+             t); // no warp is without a group; weights do not depend on other kernels
     wait_for_predecessor();
     while (true) {
         uint32_t after = group + n_warps;
@@ -139,8 +142,10 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, N_IN == 1 && !AHEAD ? 
         }
         group = after;
         if (group >= n_groups) break;
-        if (AHEAD) now = next;
-        else now.load(tile, group * GROUP_SPANS, n_spans, g, t);
+        if (AHEAD)
+            now = next;
+        else
+            now.load(tile, group * GROUP_SPANS, n_spans, g, t);
     }
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -205,8 +210,10 @@ template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t s
         one.n_in = 1;
         run_vector<W, 1, false>(one, a->n_in, stream);
     } else if (a->n_in == 1) {
-        if (n_groups >= (uint64_t)LONG_GROUPS * a->n_multiprocessors) run_vector<W, 1, true>(*a, 1, stream);
-        else run_vector<W, 1, false>(*a, 1, stream);
+        if (n_groups >= (uint64_t)LONG_GROUPS * a->n_multiprocessors)
+            run_vector<W, 1, true>(*a, 1, stream);
+        else
+            run_vector<W, 1, false>(*a, 1, stream);
     } else if (a->n_in == 2) {
         run_vector<W, 2, false>(*a, 1, stream);
     } else if (a->n_in <= 4) {
