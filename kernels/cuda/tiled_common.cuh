@@ -57,9 +57,8 @@ template <class W> struct span_sums {
 template <class W, int MINS = W::MINS>
 __device__ inline float scaled(float y, const span_sums<W> &sums, int i, const float scale[2], const float min[2],
                                const column<W> &c) {
-    float product = sum_value(sums.c[0][i]) * scale[0];
-    if (W::SCALES == 2) product = fmaf(sum_value(sums.c[W::SCALES - 1][i]), scale[1], product);
-    y = fmaf(product, c.d, y);
+#pragma unroll
+    for (int h = 0; h < W::SCALES; h++) y = fmaf(sum_value(sums.c[h][i]), scale[h] * c.d, y);
 #pragma unroll
     for (int h = 0; h < MINS; h++) y = fmaf(-min[h], c.sums[h], y);
     return y;

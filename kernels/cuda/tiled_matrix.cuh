@@ -24,8 +24,8 @@ template <class W, int COLS> struct matrix_stage {
 };
 // What the chunk in work is scaled with, and behind it the stages: two where they fit, so that one loads while the other is used.
 template <class W, int COLS> struct matrix_shared {
-    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_ROWS];                     // scales, then mins
-    float d[CHUNK_SPANS][COLS], sums[CHUNK_SPANS][W::MINS > 0 ? W::MINS : 1][COLS]; // of the inputs: struct column
+    float scale[CHUNK_SPANS][W::SCALES + W::MINS][MATRIX_ROWS]; // scales, then mins
+    column<W> columns[CHUNK_SPANS][COLS];
     matrix_stage<W, COLS> stages[1];
 };
 template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stages) {
@@ -69,11 +69,10 @@ __device__ inline void matrix_unpack(matrix_shared<W, COLS> &sh, const matrix_st
 #pragma unroll
     for (int i = 0; i < COLS * CHUNK_SPANS / THREADS; i++) {
         uint32_t u = threadIdx.x + i * THREADS, row = u % COLS, at = u / COLS;
-        column<W> c = {};
-        if (at < n_spans) c.set(from.meta[row][at]);
-        sh.d[at][row] = c.d;
-#pragma unroll
-        for (int h = 0; h < W::MINS; h++) sh.sums[at][h][row] = c.sums[h];
+        if (at < n_spans)
+            sh.columns[at][row].set(from.meta[row][at]);
+        else
+            sh.columns[at][row] = {};
     }
 #pragma unroll
     for (int i = 0; i < MATRIX_TILES * CHUNK_SPANS * 8 / THREADS; i++) { // rows 2g, 2g + 1 of a tile
@@ -112,19 +111,6 @@ __device__ inline void read_scales(span_scales &s, const matrix_shared<W, COLS> 
 }
 
 template <class W, int COLS>
-__device__ inline void read_columns(column<W> c[2], const matrix_shared<W, COLS> &sh, int span, int first) {
-    float2 v = *(const float2 *)&sh.d[span][first];
-    c[0].d = v.x;
-    c[1].d = v.y;
-#pragma unroll
-    for (int h = 0; h < STEP_MINS<W>; h++) {
-        v = *(const float2 *)&sh.sums[span][h][first];
-        c[0].sums[h] = v.x;
-        c[1].sums[h] = v.y;
-    }
-}
-
-template <class W, int COLS>
 __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matrix_shared<W, COLS> &sh,
                                    const matrix_stage<W, COLS> &stage, int step, int warp_row, int warp_col, int lane) {
     constexpr int BLOCK_STEPS = W::BLOCK_SPANS / W::STEP_SPANS;
@@ -156,8 +142,8 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
         }
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n++) {
-            column<W> columns[2];
-            read_columns<W, COLS>(columns, sh, at, warp_col * WARP_COLS + 8 * n + 2 * t);
+            const column<W> *c = &sh.columns[at][warp_col * WARP_COLS + 8 * n + 2 * t];
+            column<W> columns[2] = {c[0], c[1]};
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 span_sums<W> sums;
@@ -194,7 +180,7 @@ __device__ inline void subtract_mins(float acc[2][WARP_N_TILES][2][2], const mat
         for (int n = 0; n < WARP_N_TILES; n++) {
             tf32_pair b[2];
 #pragma unroll
-            for (int k = 0; k < 2; k++) b[k].split(sh.sums[t + 4 * k][h][warp_col * WARP_COLS + 8 * n + g]);
+            for (int k = 0; k < 2; k++) b[k].split(sh.columns[t + 4 * k][warp_col * WARP_COLS + 8 * n + g].sums[h]);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 float mins[4] = {}; // apart, because tensor cores cut sums off instead of rounding them
