@@ -4,8 +4,8 @@
 
 #include "formats/base/str.h"
 
-// Decides by the markers that the model's Jinja template writes. "chatml", "llama3", "gemma", "glm4", "harmony", "mistral", or "" for a
-// template of another kind (or none: data NULL). The template is not evaluated.
+// Decides by the markers that the model's Jinja template writes: a name of runtime/chat_format.c, or "" for a template of another kind
+// (or none: data NULL). The template is not evaluated.
 const char *atsi_chat_format_detect(struct atsi_str chat_template);
 
 #endif

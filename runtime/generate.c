@@ -11,7 +11,8 @@ const char *atsi_finish_name(enum atsi_finish finish) {
 
 // Picks the next token and decides whether it belongs to the text.
 static enum atsi_status next_token(const struct atsi_model *m, struct atsi_session *s, struct atsi_sampler *sampler,
-                                   const struct atsi_generate_params *params, int32_t *id, bool *ends, struct atsi_error *err) {
+                                   const struct atsi_generate_params *params, int32_t *id, bool *ends,
+                                   struct atsi_error *err) {
     ATSI_TRY(atsi_session_check_logits(s, err));
     ATSI_TRY(atsi_sampler_pick(sampler, s->last_logits, id, err));
     atsi_sampler_accept(sampler, *id);
@@ -22,7 +23,8 @@ static enum atsi_status next_token(const struct atsi_model *m, struct atsi_sessi
 static bool is_interrupted(const struct atsi_session *s) { return s->stop && *s->stop; }
 
 static enum atsi_status decode(const struct atsi_model *m, struct atsi_session *s, struct atsi_sampler *sampler,
-                               const struct atsi_generate_params *params, struct atsi_generate_result *r, struct atsi_error *err) {
+                               const struct atsi_generate_params *params, struct atsi_generate_result *r,
+                               struct atsi_error *err) {
     double started_us = 0;
     for (;;) {
         int32_t id;
@@ -40,6 +42,7 @@ static enum atsi_status decode(const struct atsi_model *m, struct atsi_session *
         if (r->n_generated == 0) started_us = atsi_clock_us();
         if (ends) {
             r->finish = ATSI_FINISH_EOS;
+            r->end_id = id;
             if (s->n_past < s->n_ctx) ATSI_TRY(atsi_session_append(s, &id, 1, NULL, NULL, err));
             break;
         }
@@ -58,12 +61,15 @@ static enum atsi_status decode(const struct atsi_model *m, struct atsi_session *
     return ATSI_OK;
 }
 
-enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_session *session, struct atsi_sampler *sampler,
-                               const int32_t *prompt, uint32_t n, atsi_on_logits *on_logits, void *logits_context,
-                               const struct atsi_generate_params *params, struct atsi_generate_result *result, struct atsi_error *err) {
+enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_session *session,
+                               struct atsi_sampler *sampler, const int32_t *prompt, uint32_t n,
+                               atsi_on_logits *on_logits, void *logits_context,
+                               const struct atsi_generate_params *params, struct atsi_generate_result *result,
+                               struct atsi_error *err) {
     double started_us = atsi_clock_us();
     memset(result, 0, sizeof *result);
     result->n_prompt = n;
+    result->end_id = -1;
     for (uint32_t i = 0; i < n; i++) atsi_sampler_accept(sampler, prompt[i]);
     enum atsi_status status = atsi_session_append(session, prompt, n, on_logits, logits_context, err);
     result->prefill_us = atsi_clock_us() - started_us;

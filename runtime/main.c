@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "runtime/chat.h"
 #include "runtime/generate.h"
 #include "runtime/input.h"
 #include "runtime/open_device.h"
@@ -16,12 +17,18 @@
 #include "runtime/report.h"
 #include "runtime/weights.h"
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; // the signal's number
 
 // The first signal ends the run after the current round; the second one kills as usual.
 static void on_signal(int number) {
-    interrupted = 1;
+    interrupted = number;
     signal(number, SIG_DFL);
+}
+
+static void listen_for_signals(void) {
+    interrupted = 0;
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
 }
 
 // Everything that a run holds; zeroed, so that closing a half-open one is fine.
@@ -60,7 +67,8 @@ static enum atsi_status tokenize(struct run *r, struct atsi_error *err) {
     struct atsi_token_list ids = {0};
     enum atsi_status status = need_tokenizer(r, err);
     if (status == ATSI_OK) status = atsi_read_prompt(r->o, &text, err);
-    if (status == ATSI_OK)
+    if (status == ATSI_OK && r->o->chat) status = atsi_chat_prompt(&r->model, r->o, text.data, text.size, &ids, err);
+    else if (status == ATSI_OK)
         status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0, &ids, err);
     for (size_t i = 0; status == ATSI_OK && i < ids.n_ids; i++) printf("%s%u", i ? " " : "", ids.ids[i]);
     if (status == ATSI_OK) putchar('\n');
@@ -169,6 +177,7 @@ static enum atsi_status complete(struct run *r, struct atsi_error *err) {
     int32_t *ids = NULL;
     uint32_t n = 0;
     struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
+    ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
     enum atsi_status status = prompt_ids(r, &ids, &n, err);
     if (status == ATSI_OK && n == 0) status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
     if (status == ATSI_OK)
@@ -179,15 +188,28 @@ static enum atsi_status complete(struct run *r, struct atsi_error *err) {
     return status != ATSI_OK ? status : flushed;
 }
 
+static enum atsi_status chat(struct run *r, struct atsi_error *err) {
+    struct atsi_chat_host host = {.options = r->o,
+                                  .model = &r->model,
+                                  .session = r->session,
+                                  .sampler = r->sampler,
+                                  .interrupted = &interrupted,
+                                  .listen = listen_for_signals,
+                                  .on_logits = r->logits ? write_logits : NULL,
+                                  .logits_context = r};
+    return atsi_chat_run(&host, &r->times.result, err);
+}
+
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
+    const struct atsi_chat_format *format;
+    if (r->o->chat) ATSI_TRY(atsi_chat_choose_format(&r->model, r->o, &format, err)); // before anything is loaded
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
     ATSI_TRY(open_logits(r, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
-    ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
-    ATSI_TRY(complete(r, err));
+    ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
     ATSI_TRY(close_logits(r, err));
     if (!r->o->quiet) atsi_report_times(stderr, r->session, &r->weights, &r->times);
     return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
@@ -204,8 +226,7 @@ int main(int argc, char **argv) {
     struct atsi_run_options options;
     struct atsi_error err = {0};
     struct run r = {.o = &options};
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
+    listen_for_signals();
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
     enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);
     if (status == ATSI_OK && options.mode == ATSI_RUN_HELP) fputs(atsi_run_usage(), stdout);

@@ -7,8 +7,7 @@ namespace {
 // ---- storing --------------------------------------------------------------------------------------------------------------
 
 // Row `head` of the round's token `token` into its slot, 4 elements a lane.
-template <enum atsi_dtype KV>
-__device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
+template <enum atsi_dtype KV> __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
     int lane = threadIdx.x % WARP;
     for (int first = 0; first < dim; first += 4 * WARP) {
         int d = first + 4 * lane, n = d < dim ? dim - d : 0;
@@ -27,7 +26,8 @@ __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
             if (d % 32 == 0) *(__half *)block = scale;
             int8_t *q = (int8_t *)block + 2 + d % 32;
             const float values[4] = {v.x, v.y, v.z, v.w};
-            for (int i = 0; i < 4; i++) q[i] = (int8_t)__float2int_rn(fminf(fmaxf(values[i] * inverse, -127.0f), 127.0f));
+            for (int i = 0; i < 4; i++)
+                q[i] = (int8_t)__float2int_rn(fminf(fmaxf(values[i] * inverse, -127.0f), 127.0f));
         }
     }
 }
@@ -49,7 +49,8 @@ template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
 
 template <enum atsi_dtype KV> void store(const attention_args &a, cudaStream_t stream) {
     constexpr int WARPS = 4;
-    launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream, a);
+    launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream,
+                       a);
 }
 
 // ---- joining a divided context ----------------------------------------------------------------------------------------------
@@ -64,7 +65,8 @@ __global__ void join_kernel(attention_args a) {
     const float *partial = a.partial + ((uint64_t)blockIdx.y * n_heads + head) * a.n_splits * record;
     if (threadIdx.x < WARP) {
         float largest = -INFINITY, sum = 0.0f;
-        for (int s = threadIdx.x; s < a.n_splits; s += WARP) largest = fmaxf(largest, partial[(uint64_t)s * record + a.v_dim]);
+        for (int s = threadIdx.x; s < a.n_splits; s += WARP)
+            largest = fmaxf(largest, partial[(uint64_t)s * record + a.v_dim]);
         largest = lanes_max(largest);
         float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
         largest = fmaxf(largest, sink);
@@ -92,7 +94,8 @@ constexpr int PLAIN_WARPS = 8, DIM_CAP = 512, QUADS = DIM_CAP / (4 * WARP); // a
 template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WARP) plain_kernel(attention_args a) {
     begin_kernel();
     __shared__ float sums[PLAIN_WARPS][DIM_CAP], largest_of[PLAIN_WARPS], sum_of[PLAIN_WARPS];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x, token = blockIdx.y, kv_head = head / a.group;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x, token = blockIdx.y,
+        kv_head = head / a.group;
     int pos = a.round->first_pos + token;
     const float *q_row = a.q + (uint64_t)token * a.q_stride + head * a.k_dim;
     float4 q[QUADS], o[QUADS];
@@ -123,8 +126,8 @@ template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WAR
             int d = 4 * (lane + WARP * i);
             if (d >= a.v_dim) break;
             float4 v = cached_floats<KV>(v_row, d);
-            o[i] = make_float4(o[i].x * shrink + weight * v.x, o[i].y * shrink + weight * v.y, o[i].z * shrink + weight * v.z,
-                               o[i].w * shrink + weight * v.w);
+            o[i] = make_float4(o[i].x * shrink + weight * v.x, o[i].y * shrink + weight * v.y,
+                               o[i].z * shrink + weight * v.z, o[i].w * shrink + weight * v.w);
         }
     }
     if (lane == 0) {
@@ -162,14 +165,16 @@ enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *
                          atsi_dtype_name(s->kv_type));
     uint32_t multiple = s->kv_type == ATSI_Q8_0 ? 32 : 4;
     if (k_dim > DIM_CAP || v_dim > DIM_CAP || k_dim % multiple != 0 || v_dim % multiple != 0)
-        return atsi_fail(err, ATSI_FAILED, "GPU: attention heads of %u and %u elements with a %s cache are not supported: multiples "
-                         "of %u up to %d", k_dim, v_dim, atsi_dtype_name(s->kv_type), multiple, DIM_CAP);
+        return atsi_fail(err, ATSI_FAILED,
+                         "GPU: attention heads of %u and %u elements with a %s cache are not supported: multiples "
+                         "of %u up to %d",
+                         k_dim, v_dim, atsi_dtype_name(s->kv_type), multiple, DIM_CAP);
     return ATSI_OK;
 }
 
-// Enough blocks for two a multiprocessor, none with less than 64 keys when the cache is full.
+// Enough blocks for three a multiprocessor, none with less than 64 keys when the cache is full.
 int choose_splits(const struct cuda_device *d, const attention_args &a) {
-    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 2 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
+    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
     int useful = (int)ceil_div(a.capacity, 64);
     int n = wanted < useful ? wanted : useful;
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
@@ -191,10 +196,13 @@ uint64_t partial_bytes(uint32_t n_kv_heads, uint32_t group, uint32_t v_dim, uint
 } // namespace
 
 cudaError_t load_attention(const struct atsi_program *p) {
-    static const void *const KERNELS[] = {
-        (const void *)store_kernel<ATSI_F32>, (const void *)store_kernel<ATSI_F16>, (const void *)store_kernel<ATSI_Q8_0>,
-        (const void *)plain_kernel<ATSI_F32>, (const void *)plain_kernel<ATSI_F16>, (const void *)plain_kernel<ATSI_Q8_0>,
-        (const void *)join_kernel};
+    static const void *const KERNELS[] = {(const void *)store_kernel<ATSI_F32>,
+                                          (const void *)store_kernel<ATSI_F16>,
+                                          (const void *)store_kernel<ATSI_Q8_0>,
+                                          (const void *)plain_kernel<ATSI_F32>,
+                                          (const void *)plain_kernel<ATSI_F16>,
+                                          (const void *)plain_kernel<ATSI_Q8_0>,
+                                          (const void *)join_kernel};
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_states && status == cudaSuccess; i++) {
         if (p->states[i].kind != ATSI_STATE_KV) continue;
@@ -232,15 +240,21 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
     a.capacity = s->capacity;
     a.scale = p->scale * LOG2_E;
 
-    if (s->kv_type == ATSI_F16) store<ATSI_F16>(a, x->stream);
-    else if (s->kv_type == ATSI_Q8_0) store<ATSI_Q8_0>(a, x->stream);
-    else store<ATSI_F32>(a, x->stream);
+    if (s->kv_type == ATSI_F16)
+        store<ATSI_F16>(a, x->stream);
+    else if (s->kv_type == ATSI_Q8_0)
+        store<ATSI_Q8_0>(a, x->stream);
+    else
+        store<ATSI_F32>(a, x->stream);
 
     bool few = a.n_tokens * a.group <= SPLIT_ROWS_CAP &&
-               partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <= x->device->scratch.attention_bytes;
+               partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <=
+                   x->device->scratch.attention_bytes;
     if (attention_has_mma(a.k_dim, a.v_dim, s->kv_type)) {
-        if (few) attend_divided(x, a, s->kv_type);
-        else (void)attention_tiled_mma(&a, s->kv_type, x->stream);
+        if (few)
+            attend_divided(x, a, s->kv_type);
+        else
+            (void)attention_tiled_mma(&a, s->kv_type, x->stream);
     } else if (s->kv_type == ATSI_F16) {
         attend_plain<ATSI_F16>(a, x->stream);
     } else if (s->kv_type == ATSI_Q8_0) {
@@ -257,7 +271,8 @@ uint64_t attention_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens
         const struct atsi_op *op = &p->ops[i];
         if (op->kind != ATSI_OP_ATTENTION) continue;
         const struct atsi_attention_params *a = &op->u.attention;
-        uint64_t bytes = partial_bytes(a->n_kv_heads, a->n_heads / a->n_kv_heads, p->states[op->state].v_dim, n_tokens_max);
+        uint64_t bytes =
+            partial_bytes(a->n_kv_heads, a->n_heads / a->n_kv_heads, p->states[op->state].v_dim, n_tokens_max);
         if (bytes > most) most = bytes;
     }
     return most;

@@ -8,9 +8,12 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // First position that the token at `pos` sees.
-__device__ inline int first_seen(const attention_args &a, int pos) { return a.window > 0 ? max(0, pos - a.window + 1) : 0; }
+__device__ inline int first_seen(const attention_args &a, int pos) {
+    return a.window > 0 ? max(0, pos - a.window + 1) : 0;
+}
 
-__device__ inline const uint8_t *cached(const uint8_t *cache, uint32_t row_bytes, const attention_args &a, int pos, int kv_head) {
+__device__ inline const uint8_t *cached(const uint8_t *cache, uint32_t row_bytes, const attention_args &a, int pos,
+                                        int kv_head) {
     return cache + ((uint64_t)((uint32_t)pos % a.capacity) * a.n_kv_heads + kv_head) * row_bytes;
 }
 
@@ -34,7 +37,9 @@ template <> __device__ inline float4 cached_floats<ATSI_Q8_0>(const uint8_t *row
 
 // The same as four halves.
 template <enum atsi_dtype KV> __device__ inline uint2 cached_halves(const uint8_t *row, int d);
-template <> __device__ inline uint2 cached_halves<ATSI_F16>(const uint8_t *row, int d) { return *(const uint2 *)(row + 2 * d); }
+template <> __device__ inline uint2 cached_halves<ATSI_F16>(const uint8_t *row, int d) {
+    return *(const uint2 *)(row + 2 * d);
+}
 template <> __device__ inline uint2 cached_halves<ATSI_Q8_0>(const uint8_t *row, int d) {
     const uint8_t *block = row + d / 32 * Q8_BYTES;
     __half2 scale = __half2half2(*(const __half *)block);

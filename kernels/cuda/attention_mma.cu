@@ -2,7 +2,9 @@
 #include "kernels/cuda/attention_mma.h"
 
 static const struct attention_kernels *find(int dim, enum atsi_dtype kv_type) {
-    const struct attention_kernels *list = kv_type == ATSI_F16 ? ATTENTION_F16 : kv_type == ATSI_Q8_0 ? ATTENTION_Q8_0 : NULL;
+    const struct attention_kernels *list = kv_type == ATSI_F16    ? ATTENTION_F16
+                                           : kv_type == ATSI_Q8_0 ? ATTENTION_Q8_0
+                                                                  : NULL;
     for (; list && list->dim != 0; list++)
         if (list->dim == dim) return list;
     return NULL;

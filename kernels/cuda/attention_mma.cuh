@@ -32,8 +32,8 @@ template <int D> __device__ inline void clear_rows(row_state<D> &r) {
 
 // Query fragments of rows first_row + g and first_row + g + 8; rows behind n_rows repeat the last.
 template <int D>
-__device__ inline void load_queries(uint32_t q[D / 16][4], row_state<D> &r, const attention_args &a, int kv_head, int first_row,
-                                    int n_rows, int g, int t) {
+__device__ inline void load_queries(uint32_t q[D / 16][4], row_state<D> &r, const attention_args &a, int kv_head,
+                                    int first_row, int n_rows, int g, int t) {
     int first_pos = a.round->first_pos;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -135,7 +135,8 @@ template <int D> __device__ inline void merge_rows(row_state<D> &r, const float 
 }
 
 // x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time straight from the cache into fragments.
-template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(SPLIT_WARPS *WARP) split_kernel(attention_args a) {
+template <int D, enum atsi_dtype KV>
+__global__ void __launch_bounds__(SPLIT_WARPS *WARP) split_kernel(attention_args a) {
     begin_kernel();
     __shared__ float shared[SPLIT_WARPS / 2][16 * (D + 2)];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
@@ -205,7 +206,8 @@ template <int D> struct tiled_shared {
 };
 
 template <int D, enum atsi_dtype KV>
-__device__ inline void load_keys(tiled_shared<D> &sh, int stage, const attention_args &a, int kv_head, int key, int last) {
+__device__ inline void load_keys(tiled_shared<D> &sh, int stage, const attention_args &a, int kv_head, int key,
+                                 int last) {
     constexpr int UNIT = KV == ATSI_F16 ? 8 : 4; // elements a copy
     for (int u = threadIdx.x; u < TILED_KEYS * D / UNIT; u += TILED_WARPS * WARP) {
         int i = u / (D / UNIT), d = u % (D / UNIT) * UNIT, pos = min(key + i, last);
@@ -222,8 +224,9 @@ __device__ inline void load_keys(tiled_shared<D> &sh, int stage, const attention
     copy_commit();
 }
 
-template <int D> __device__ inline void attend_keys(row_state<D> &r, const uint32_t q[D / 16][4], const tiled_shared<D> &sh,
-                                                    int stage, const attention_args &a, int key, int last, int lane) {
+template <int D>
+__device__ inline void attend_keys(row_state<D> &r, const uint32_t q[D / 16][4], const tiled_shared<D> &sh, int stage,
+                                   const attention_args &a, int key, int last, int lane) {
     int g = lane / 4, t = lane % 4;
     float s[TILED_KEYS / 8][4] = {};
 #pragma unroll
@@ -250,12 +253,14 @@ template <int D> __device__ inline void attend_keys(row_state<D> &r, const uint3
 }
 
 // x: 128 rows, y: key head. The last rows see most keys and are started first.
-template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_args a) {
+template <int D, enum atsi_dtype KV>
+__global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_args a) {
     begin_kernel();
     __shared__ tiled_shared<D> sh;
     constexpr int STAGES = tiled_shared<D>::STAGES;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
-    int n_rows = a.n_tokens * a.group, block_row = (gridDim.x - 1 - blockIdx.x) * TILED_ROWS, first_row = block_row + 16 * warp;
+    int n_rows = a.n_tokens * a.group, block_row = (gridDim.x - 1 - blockIdx.x) * TILED_ROWS,
+        first_row = block_row + 16 * warp;
     row_state<D> r;
     uint32_t q[D / 16][4];
     clear_rows(r);
@@ -269,7 +274,8 @@ template <int D, enum atsi_dtype KV> __global__ void __launch_bounds__(TILED_WAR
     for (int key = begin; key <= last; key += TILED_KEYS) {
         copy_wait<0>();
         __syncthreads();
-        if (STAGES == 2 && key + TILED_KEYS <= last) load_keys<D, KV>(sh, stage ^ 1, a, kv_head, key + TILED_KEYS, last);
+        if (STAGES == 2 && key + TILED_KEYS <= last)
+            load_keys<D, KV>(sh, stage ^ 1, a, kv_head, key + TILED_KEYS, last);
         attend_keys<D>(r, q, sh, stage, a, key, last, lane);
         if (STAGES == 2) {
             stage ^= 1;

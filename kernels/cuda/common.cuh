@@ -58,8 +58,8 @@ __device__ inline void begin_kernel() {
 
 // Below 9.0 an ordinary launch. Errors are found by the check behind every operation.
 template <class... PARAMS, class... ARGS>
-static inline void launch_overlapping(void (*kernel)(PARAMS...), dim3 grid, uint32_t n_threads, size_t shared_bytes, cudaStream_t stream,
-                                      ARGS... args) {
+static inline void launch_overlapping(void (*kernel)(PARAMS...), dim3 grid, uint32_t n_threads, size_t shared_bytes,
+                                      cudaStream_t stream, ARGS... args) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -100,7 +100,9 @@ __device__ inline void store4(float *p, float4 v, int n, bool aligned) {
     if (n > 3) p[3] = v.w;
 }
 // Host: rows that load4 may read as float4.
-static inline bool rows_aligned(const struct atsi_rows_ref &r) { return (uintptr_t)r.data % 16 == 0 && r.stride % 4 == 0; }
+static inline bool rows_aligned(const struct atsi_rows_ref &r) {
+    return (uintptr_t)r.data % 16 == 0 && r.stride % 4 == 0;
+}
 
 // Quantises 32 values held by 8 consecutive lanes, 4 a lane (kernels/matmul.h states the arithmetic): d = max|x| / 127,
 // q = nearest(x * (127 / max|x|)). All lanes of the warp call; lanes with `store` false only take part.
@@ -116,7 +118,8 @@ __device__ inline void quantise4(float4 v, int8_t *q, act_meta *meta, bool store
     sum += __shfl_xor_sync(ALL_LANES, sum, 2);
     int other = __shfl_xor_sync(ALL_LANES, sum, 4);
     if (!store) return;
-    *(uint32_t *)q = (uint32_t)(x & 0xff) | (uint32_t)(y & 0xff) << 8 | (uint32_t)(z & 0xff) << 16 | (uint32_t)(w & 0xff) << 24;
+    *(uint32_t *)q =
+        (uint32_t)(x & 0xff) | (uint32_t)(y & 0xff) << 8 | (uint32_t)(z & 0xff) << 16 | (uint32_t)(w & 0xff) << 24;
     if (lane % 8 == 0) {
         act_meta m;
         m.d = __fdiv_rn(largest, 127.0f);

@@ -47,7 +47,8 @@ static void device_free(struct atsi_device *, void *dev) {
     if (dev != NULL) (void)cudaFree(dev);
 }
 
-static enum atsi_status host_alloc(struct atsi_device *base, uint64_t bytes, void **host, void **dev, struct atsi_error *err) {
+static enum atsi_status host_alloc(struct atsi_device *base, uint64_t bytes, void **host, void **dev,
+                                   struct atsi_error *err) {
     *host = *dev = NULL;
     ATSI_TRY(cuda_healthy(cuda_device_of(base), err));
     cudaError_t status = cudaHostAlloc(host, bytes != 0 ? bytes : 1, cudaHostAllocMapped | cudaHostAllocPortable);
@@ -78,7 +79,8 @@ static enum atsi_status host_register(struct atsi_device *base, const void *host
     struct cuda_device *d = cuda_device_of(base);
     *dev = NULL;
     ATSI_TRY(cuda_healthy(d, err));
-    if (!can_register(d->ordinal)) return atsi_fail(err, ATSI_FAILED, "GPU: the driver cannot pin read-only file mappings");
+    if (!can_register(d->ordinal))
+        return atsi_fail(err, ATSI_FAILED, "GPU: the driver cannot pin read-only file mappings");
     cudaError_t status = cudaHostRegister((void *)host, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly);
     if (status != cudaSuccess) return refused(status, "pinning a file mapping", bytes, err);
     status = cudaHostGetDevicePointer((void **)dev, (void *)host, 0);
@@ -103,8 +105,10 @@ static enum atsi_status stream_create(struct atsi_device *base, struct atsi_stre
     s->base.device = base;
     enum atsi_status status =
         cuda_check(d, cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking), "creating a stream", err);
-    if (status != ATSI_OK) free(s);
-    else *out = &s->base;
+    if (status != ATSI_OK)
+        free(s);
+    else
+        *out = &s->base;
     return status;
 }
 
@@ -122,7 +126,8 @@ static enum atsi_status stream_sync(struct atsi_stream *s, struct atsi_error *er
     return cuda_check(device_of(s), cudaStreamSynchronize(handle_of(s)), "waiting for the stream", err);
 }
 
-static enum atsi_status event_create(struct atsi_device *base, bool timed, struct atsi_event **out, struct atsi_error *err) {
+static enum atsi_status event_create(struct atsi_device *base, bool timed, struct atsi_event **out,
+                                     struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(base);
     *out = NULL;
     ATSI_TRY(cuda_healthy(d, err));
@@ -132,8 +137,10 @@ static enum atsi_status event_create(struct atsi_device *base, bool timed, struc
     e->base.device = base;
     unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
     enum atsi_status status = cuda_check(d, cudaEventCreateWithFlags(&e->handle, flags), "creating an event", err);
-    if (status != ATSI_OK) free(e);
-    else *out = &e->base;
+    if (status != ATSI_OK)
+        free(e);
+    else
+        *out = &e->base;
     return status;
 }
 
@@ -144,18 +151,22 @@ static void event_destroy(struct atsi_event *base) {
 }
 
 static enum atsi_status event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
-    return cuda_check(device_of(s), cudaEventRecord(((struct cuda_event *)e)->handle, handle_of(s)), "recording an event", err);
+    return cuda_check(device_of(s), cudaEventRecord(((struct cuda_event *)e)->handle, handle_of(s)),
+                      "recording an event", err);
 }
 
 static enum atsi_status stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err) {
-    return cuda_check(device_of(s), cudaStreamWaitEvent(handle_of(s), ((struct cuda_event *)e)->handle, 0), "ordering streams",
-                      err);
+    return cuda_check(device_of(s), cudaStreamWaitEvent(handle_of(s), ((struct cuda_event *)e)->handle, 0),
+                      "ordering streams", err);
 }
 
 // A hand-over is a few microseconds away, so polling comes first; then other threads get the core; a wait that has lasted
 // longer than any hand-over sleeps.
 static enum atsi_status event_sync(struct atsi_event *base, struct atsi_error *err) {
-    enum { N_POLLS = 200, N_YIELDS = 2000 };
+    enum {
+        N_POLLS = 200,
+        N_YIELDS = 2000
+    };
     struct cuda_event *e = (struct cuda_event *)base;
     cudaError_t status = cudaErrorNotReady;
     forget_all_acts(cuda_device_of(base->device));
@@ -171,9 +182,11 @@ static enum atsi_status event_sync(struct atsi_event *base, struct atsi_error *e
     return cuda_check(cuda_device_of(base->device), status, "waiting for an event", err);
 }
 
-static enum atsi_status event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us, struct atsi_error *err) {
+static enum atsi_status event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us,
+                                         struct atsi_error *err) {
     float ms = 0;
-    cudaError_t status = cudaEventElapsedTime(&ms, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle);
+    cudaError_t status =
+        cudaEventElapsedTime(&ms, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle);
     *us = ms * 1000.0f;
     return cuda_check(cuda_device_of(from->device), status, "reading an event's time", err);
 }
@@ -195,8 +208,8 @@ static enum atsi_status copy_to_host(struct atsi_stream *s, void *host, const vo
                       "copying from the GPU", err);
 }
 
-static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
-                                  uint32_t width, uint32_t n_rows, struct atsi_error *err) {
+static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst_stride, const void *src,
+                                  uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
     ATSI_TRY(cuda_healthy(d, err));
     if (n_rows == 0 || width == 0) return ATSI_OK;
@@ -268,10 +281,10 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close, device_info,  device_alloc, device_free,  host_alloc,   host_free,        host_register,
-    host_unregister, stream_create, stream_destroy, stream_sync, event_create, event_destroy, event_record,
-    stream_wait,  event_sync,   event_elapsed_us, copy_to_device, copy_to_host, copy_rows,   cuda_launch,
-    cuda_scratch_bytes, cuda_prepare, capture_begin, capture_end, graph_launch, graph_destroy,
+    device_close,       device_info,   device_alloc,     device_free,    host_alloc,   host_free,     host_register,
+    host_unregister,    stream_create, stream_destroy,   stream_sync,    event_create, event_destroy, event_record,
+    stream_wait,        event_sync,    event_elapsed_us, copy_to_device, copy_to_host, copy_rows,     cuda_launch,
+    cuda_scratch_bytes, cuda_prepare,  capture_begin,    capture_end,    graph_launch, graph_destroy,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {
@@ -280,8 +293,10 @@ static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {
         int driver = 0;
         (void)cudaDriverGetVersion(&driver);
         if (driver == 0) return atsi_fail(err, ATSI_FAILED, "no NVIDIA driver on this machine: use --device cpu");
-        return atsi_fail(err, ATSI_FAILED, "the NVIDIA driver speaks CUDA %d.%d, this program needs %d.%d: update the driver or use "
-                         "--device cpu", driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return atsi_fail(err, ATSI_FAILED,
+                         "the NVIDIA driver speaks CUDA %d.%d, this program needs %d.%d: update the driver or use "
+                         "--device cpu",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     }
     return atsi_fail(err, ATSI_FAILED, "no usable NVIDIA GPU: %s", cudaGetErrorString(status));
 }
@@ -291,8 +306,9 @@ static enum atsi_status read_capabilities(struct cuda_device *d, struct atsi_err
     cudaError_t status = cudaGetDeviceProperties(&properties, d->ordinal);
     if (status != cudaSuccess) return no_device(status, err);
     if (properties.major * 10 + properties.minor < 75)
-        return atsi_fail(err, ATSI_FAILED, "%s has compute capability %d.%d, this program needs 7.5 or newer", properties.name,
-                         properties.major, properties.minor);
+        return atsi_fail(err, ATSI_FAILED, "%s has compute capability %d.%d, this program needs 7.5 or newer",
+                         properties.name, properties.major, properties.minor);
+    d->capability = properties.major * 10 + properties.minor;
     d->n_multiprocessors = properties.multiProcessorCount;
     d->max_shared_bytes = (int)properties.sharedMemPerBlockOptin;
     return ATSI_OK;
@@ -302,7 +318,8 @@ extern "C" enum atsi_status atsi_cuda_open(struct atsi_device **out, struct atsi
     *out = NULL;
     int n_devices = 0;
     cudaError_t status = cudaGetDeviceCount(&n_devices);
-    if (status != cudaSuccess || n_devices == 0) return no_device(status != cudaSuccess ? status : cudaErrorNoDevice, err);
+    if (status != cudaSuccess || n_devices == 0)
+        return no_device(status != cudaSuccess ? status : cudaErrorNoDevice, err);
     struct cuda_device *d = (struct cuda_device *)calloc(1, sizeof *d);
     if (d == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for the GPU's record");
     d->base.ops = &OPS;

@@ -15,7 +15,10 @@ struct nvml_process {
     unsigned long long used_bytes;
     unsigned gpu_instance, compute_instance;
 };
-enum { NVML_OK = 0, N_PROCESSES_CAP = 256 };
+enum {
+    NVML_OK = 0,
+    N_PROCESSES_CAP = 256
+};
 typedef int init_fn(void);
 typedef int by_pci_fn(const char *pci, nvml_device *out);
 typedef int processes_fn(nvml_device device, unsigned *n, struct nvml_process *out);
@@ -45,7 +48,8 @@ uint64_t nvml_process_bytes(const struct cuda_device *d) {
     processes_fn *processes = (processes_fn *)dlsym(d->nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
     char pci[32];
     nvml_device device = NULL;
-    if (by_pci == NULL || processes == NULL || cudaDeviceGetPCIBusId(pci, sizeof pci, d->ordinal) != cudaSuccess) return 0;
+    if (by_pci == NULL || processes == NULL || cudaDeviceGetPCIBusId(pci, sizeof pci, d->ordinal) != cudaSuccess)
+        return 0;
     if (by_pci(pci, &device) != NVML_OK) return 0;
     static const unsigned long long NOT_AVAILABLE = ~0ull;
     struct nvml_process list[N_PROCESSES_CAP];

@@ -69,8 +69,8 @@ __global__ void select_kernel(const float *in, uint32_t in_stride, float *out, u
     uint32_t i = first_element();
     if (i >= width) return;
     int n = (int)(width - i);
-    store4(out + (uint64_t)blockIdx.y * out_stride + i, load4(in + (uint64_t)rows[blockIdx.y] * in_stride + i, n, aligned), n,
-           aligned);
+    store4(out + (uint64_t)blockIdx.y * out_stride + i,
+           load4(in + (uint64_t)rows[blockIdx.y] * in_stride + i, n, aligned), n, aligned);
 }
 
 __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, uint32_t src_stride, uint32_t width,
@@ -79,8 +79,8 @@ __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, u
     uint32_t i = first_element();
     if (i >= width) return;
     int n = (int)(width - i);
-    store4(dst + (uint64_t)blockIdx.y * dst_stride + i, load4(src + (uint64_t)blockIdx.y * src_stride + i, n, aligned), n,
-           aligned);
+    store4(dst + (uint64_t)blockIdx.y * dst_stride + i, load4(src + (uint64_t)blockIdx.y * src_stride + i, n, aligned),
+           n, aligned);
 }
 
 // ---- rope ---------------------------------------------------------------------------------------------------------------
@@ -122,8 +122,9 @@ __global__ void rope_kernel(const float *in, uint32_t in_stride, float *out, uin
 
 // ---- experts ------------------------------------------------------------------------------------------------------------
 
-__global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights, uint32_t weights_stride,
-                                  float *out, uint32_t out_stride, uint32_t width, uint32_t n_slots, bool add) {
+__global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights,
+                                  uint32_t weights_stride, float *out, uint32_t out_stride, uint32_t width,
+                                  uint32_t n_slots, bool add) {
     begin_kernel();
     uint64_t row = blockIdx.y;
     uint32_t i = first_element();
@@ -139,10 +140,15 @@ __global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, con
 } // namespace
 
 cudaError_t load_elementwise(void) {
-    static const void *const KERNELS[] = {(const void *)glu_kernel<ATSI_GLU_SILU>, (const void *)glu_kernel<ATSI_GLU_GELU_TANH>,
-                                          (const void *)glu_kernel<ATSI_GLU_CLAMPED>, (const void *)gate_kernel,
-                                          (const void *)add_kernel, (const void *)select_kernel, (const void *)copy_kernel,
-                                          (const void *)rope_kernel, (const void *)expert_sum_kernel};
+    static const void *const KERNELS[] = {(const void *)glu_kernel<ATSI_GLU_SILU>,
+                                          (const void *)glu_kernel<ATSI_GLU_GELU_TANH>,
+                                          (const void *)glu_kernel<ATSI_GLU_CLAMPED>,
+                                          (const void *)gate_kernel,
+                                          (const void *)add_kernel,
+                                          (const void *)select_kernel,
+                                          (const void *)copy_kernel,
+                                          (const void *)rope_kernel,
+                                          (const void *)expert_sum_kernel};
     return load_kernels(KERNELS);
 }
 
@@ -154,39 +160,49 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call) {
     auto *kernel = p->act == ATSI_GLU_SILU        ? glu_kernel<ATSI_GLU_SILU>
                    : p->act == ATSI_GLU_GELU_TANH ? glu_kernel<ATSI_GLU_GELU_TANH>
                                                   : glu_kernel<ATSI_GLU_CLAMPED>;
-    launch_overlapping(kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)g.data, g.stride, (const float *)u.data, u.stride, (float *)y.data, y.stride, y.width, aligned, p->alpha, p->limit, acts);
+    launch_overlapping(kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)g.data, g.stride,
+                       (const float *)u.data, u.stride, (float *)y.data, y.stride, y.width, aligned, p->alpha, p->limit,
+                       acts);
 }
 
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &g = call->in[1], &y = call->out[0];
-    launch_overlapping(gate_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (const float *)g.data, g.stride, (float *)y.data, y.stride, y.width, v.width / g.width);
+    launch_overlapping(gate_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride,
+                       (const float *)g.data, g.stride, (float *)y.data, y.stride, y.width, v.width / g.width);
 }
 
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &a = call->in[0], &b = call->in[1], &y = call->out[0];
     bool aligned = rows_aligned(a) && rows_aligned(b) && rows_aligned(y);
-    launch_overlapping(add_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)a.data, a.stride, (const float *)b.data, b.stride, (float *)y.data, y.stride, y.width, aligned);
+    launch_overlapping(add_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)a.data, a.stride,
+                       (const float *)b.data, b.stride, (float *)y.data, y.stride, y.width, aligned);
 }
 
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
-    launch_overlapping(select_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, y.width, rows_aligned(v) && rows_aligned(y), call->round.output_rows);
+    launch_overlapping(select_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)v.data,
+                       v.stride, (float *)y.data, y.stride, y.width, rows_aligned(v) && rows_aligned(y),
+                       call->round.output_rows);
 }
 
 void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows) {
     bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride) % 4 == 0;
-    launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride, (const float *)src, src_stride, width, aligned);
+    launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride,
+                       (const float *)src, src_stride, width, aligned);
 }
 
 void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
     const struct atsi_rope_params *p = &call->op->u.rope;
     dim3 grid(ceil_div(p->n_heads * ((p->head_dim + 1) / 2), THREADS), x->n_rows);
-    launch_overlapping(rope_kernel, grid, THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data, y.stride, (const float *)call->tensor[0].data, *p, call->round.round);
+    launch_overlapping(rope_kernel, grid, THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data,
+                       y.stride, (const float *)call->tensor[0].data, *p, call->round.round);
 }
 
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &y = call->out[0];
-    launch_overlapping(expert_sum_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)s.data, s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride, y.width, w.width, call->op->add);
+    launch_overlapping(expert_sum_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)s.data,
+                       s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride, y.width, w.width,
+                       call->op->add);
 }

@@ -56,7 +56,7 @@ struct cuda_device {
     int ordinal;
     int n_multiprocessors;
     int max_shared_bytes; // a block may ask for
-    bool tensor_cores;    // int8 and half matrix instructions (compute capability 7.5 and up)
+    int capability;       // compute capability times 10
     struct scratch scratch;
     struct acts_key acts; // contents of scratch.acts, in stream order
     void *nvml;           // dlopen handle, NULL without
@@ -119,7 +119,8 @@ uint64_t experts_groups_bytes(const struct atsi_program *p, uint32_t n_tokens_ma
 // launch.cu
 enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                              struct atsi_error *err);
-uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx);
+uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                            uint32_t n_ctx);
 enum atsi_status cuda_prepare(struct atsi_device *d, const struct atsi_program *p, uint32_t n_tokens_max,
                               uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
 // driver.cu
@@ -147,8 +148,8 @@ template <int N> static inline cudaError_t load_kernels(const void *const (&kern
 
 // The quantised inputs of `key` are in scratch already.
 static inline bool acts_are(const struct cuda_device *d, struct acts_key key) {
-    return d->acts.data != NULL && d->acts.data == key.data && d->acts.stride == key.stride && d->acts.width == key.width &&
-           d->acts.n_rows == key.n_rows;
+    return d->acts.data != NULL && d->acts.data == key.data && d->acts.stride == key.stride &&
+           d->acts.width == key.width && d->acts.n_rows == key.n_rows;
 }
 static inline struct acts_key acts_key_of(const struct atsi_rows_ref *rows, int n_rows) {
     struct acts_key key = {rows->data, rows->stride, rows->width, (uint32_t)n_rows};
@@ -161,7 +162,9 @@ static inline struct acts acts_in_scratch(const struct cuda_device *d, uint32_t 
     return a;
 }
 // Bytes of n_rows quantised rows.
-static inline uint64_t acts_bytes(uint64_t n_rows, uint64_t n_cols) { return n_rows * (n_cols + n_cols / 32 * sizeof(act_meta)); }
+static inline uint64_t acts_bytes(uint64_t n_rows, uint64_t n_cols) {
+    return n_rows * (n_cols + n_cols / 32 * sizeof(act_meta));
+}
 // True when such rows fit into the scratch region (an op of the prepared program never misses).
 static inline bool acts_fit(const struct cuda_device *d, uint64_t n_rows, uint64_t n_cols) {
     return acts_bytes(n_rows, n_cols) <= d->scratch.acts_bytes;

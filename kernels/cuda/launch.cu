@@ -45,7 +45,8 @@ enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *c
                              struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
-    struct launch_ctx x = {d, ((struct cuda_stream *)s)->handle, call->outputs_domain ? round->n_outputs : round->n_tokens};
+    struct launch_ctx x = {d, ((struct cuda_stream *)s)->handle,
+                           call->outputs_domain ? round->n_outputs : round->n_tokens};
     if (x.n_rows <= 0) return ATSI_OK;
     forget_outputs(d, call, (uint32_t)x.n_rows);
     ATSI_TRY(dispatch(&x, call, err));
@@ -67,7 +68,8 @@ static struct scratch plan_scratch(const struct atsi_program *p, uint32_t n_toke
     return s;
 }
 
-uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx) {
+uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                            uint32_t n_ctx) {
     (void)n_ctx; // divided attention's records depend on the number of splits alone
     return plan_scratch(p, n_tokens_max, n_outputs_max).size_bytes;
 }

@@ -19,11 +19,16 @@ __global__ void quantise_kernel(const float *in, uint32_t stride, uint32_t width
 }
 
 // The rows of `in` in scratch, quantised now unless they are there already.
-enum atsi_status quantised(struct launch_ctx *x, const struct atsi_rows_ref *in, struct acts *out, struct atsi_error *err) {
+enum atsi_status quantised(struct launch_ctx *x, const struct atsi_rows_ref *in, struct acts *out,
+                           struct atsi_error *err) {
     if (!acts_are(x->device, acts_key_of(in, x->n_rows))) {
         acts_out acts = acts_reserve(x->device, *in, x->n_rows);
-        if (!acts.q) return atsi_fail(err, ATSI_FAILED, "GPU: %d input rows of %u do not fit the prepared scratch memory", x->n_rows, in->width);
-        launch_overlapping(quantise_kernel, dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows), QUANTISE_THREADS, 0, x->stream,  (const float *)in->data, in->stride, in->width, rows_aligned(*in), acts);
+        if (!acts.q)
+            return atsi_fail(err, ATSI_FAILED, "GPU: %d input rows of %u do not fit the prepared scratch memory",
+                             x->n_rows, in->width);
+        launch_overlapping(quantise_kernel, dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows),
+                           QUANTISE_THREADS, 0, x->stream, (const float *)in->data, in->stride, in->width,
+                           rows_aligned(*in), acts);
     }
     *out = acts_in_scratch(x->device, x->n_rows, in->width);
     return ATSI_OK;
@@ -84,8 +89,8 @@ uint64_t groups_bytes(uint64_t n_pairs, uint32_t n_experts) {
 enum atsi_status grouped(struct launch_ctx *x, struct expert_args *e, uint32_t n_pairs, struct atsi_error *err) {
     const struct scratch *s = &x->device->scratch;
     if (e->n_experts > EXPERTS_CAP || groups_bytes(n_pairs, e->n_experts) > s->groups_bytes)
-        return atsi_fail(err, ATSI_FAILED, "GPU: %u expert rows of %u experts do not fit the prepared scratch memory", n_pairs,
-                         e->n_experts);
+        return atsi_fail(err, ATSI_FAILED, "GPU: %u expert rows of %u experts do not fit the prepared scratch memory",
+                         n_pairs, e->n_experts);
     uint8_t *base = s->base + s->groups_offset;
     e->groups.n_tiles = (int32_t *)base;
     e->groups.tiles = (struct group_tile *)(base + GROUPS_HEADER);
@@ -104,7 +109,8 @@ struct product {
     bool as_vectors;
 };
 
-enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type, struct atsi_error *err) {
+enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type,
+                           struct atsi_error *err) {
     const struct atsi_op_call *call = p->call;
     struct tiled_args a = {};
     ATSI_TRY(quantised(x, &call->in[0], &a.in, err));
@@ -119,8 +125,10 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     a.experts = p->experts;
     a.n_multiprocessors = x->device->n_multiprocessors;
     a.max_shared_bytes = x->device->max_shared_bytes;
-    if (p->as_vectors) type->vector(&a, x->stream);
-    else type->matrix(&a, x->stream);
+    if (p->as_vectors)
+        type->vector(&a, x->stream);
+    else
+        type->matrix(&a, x->stream);
     return ATSI_OK;
 }
 
@@ -139,8 +147,10 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     a.out_stride = call->out[0].stride;
     a.add = call->op->add;
     a.experts = p->experts;
-    if (p->as_vectors) plain_vector(dtype, &a, x->stream);
-    else plain_matrix(dtype, &a, x->stream);
+    if (p->as_vectors)
+        plain_vector(dtype, &a, x->stream);
+    else if (!half_matrix(dtype, &a, x->device->capability, x->stream))
+        plain_matrix(dtype, &a, x->stream);
 }
 
 enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_error *err) {
@@ -148,7 +158,8 @@ enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_
     const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
     if (type) return run_tiled(x, p, type, err);
     if (t->layout != ATSI_LAYOUT_PLAIN || !plain_supported(t->dtype))
-        return atsi_fail(err, ATSI_FAILED, "GPU: weights of type %s (tensor %s) are not supported: place them on the CPU",
+        return atsi_fail(err, ATSI_FAILED,
+                         "GPU: weights of type %s (tensor %s) are not supported: place them on the CPU",
                          atsi_dtype_name(t->dtype), t->name);
     run_plain(x, p, t->dtype);
     return ATSI_OK;
@@ -162,8 +173,11 @@ cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *
     for (uint32_t i = 0; i < p->n_tensors && status == cudaSuccess; i++) {
         const struct atsi_tensor *t = &p->tensors[i];
         const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
-        if (type) status = type->prepare(d->max_shared_bytes);
-        else if (plain_supported(t->dtype)) status = plain_prepare(t->dtype);
+        if (type)
+            status = type->prepare(d->max_shared_bytes);
+        else if (plain_supported(t->dtype))
+            status = plain_prepare(t->dtype);
+        if (status == cudaSuccess && (t->dtype == ATSI_F16 || t->dtype == ATSI_BF16)) status = half_matrix_prepare();
     }
     return status;
 }

@@ -21,9 +21,11 @@ __device__ inline void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b
         : "r"(a0), "r"(a1), "r"(b), "r"(SUM_ZERO));
 #else
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[0]), "=r"(c[1]) : "r"(a0), "r"(b), "r"(SUM_ZERO));
+        : "=r"(c[0]), "=r"(c[1])
+        : "r"(a0), "r"(b), "r"(SUM_ZERO));
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[2]), "=r"(c[3]) : "r"(a1), "r"(b), "r"(SUM_ZERO));
+        : "=r"(c[2]), "=r"(c[3])
+        : "r"(a1), "r"(b), "r"(SUM_ZERO));
 #endif
 }
 
@@ -34,8 +36,12 @@ __device__ inline void mma_s8_k16_add(int c[4], uint32_t a0, uint32_t a1, uint32
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(b));
 #else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[0]), "+r"(c[1])
+        : "r"(a0), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[2]), "+r"(c[3])
+        : "r"(a1), "r"(b));
 #endif
 }
 
@@ -61,8 +67,8 @@ __device__ inline void mma_s8_k32_add(int c[4], const uint32_t a[4], uint32_t b0
 #endif
 }
 
-// Half-precision (HALF) or bfloat16 operands over 16 columns, float sums. a[0], a[1]: columns 2t, 2t + 1 of A's two rows; a[2], a[3]
-// and b1: columns 8 + 2t.. . bfloat16 needs compute capability 8.0.
+// Half-precision operands over 16 columns, float sums. a[0], a[1]: columns 2t, 2t + 1 of A's two rows; a[2], a[3] and b1: columns
+// 8 + 2t.. .
 __device__ inline void mma_f16_k16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -77,6 +83,36 @@ __device__ inline void mma_f16_k16(float c[4], const uint32_t a[4], uint32_t b0,
         : "r"(a[2]), "r"(a[3]), "r"(b1));
 #endif
 }
+
+// The same with bfloat16, from compute capability 8.0 on.
+#if __CUDA_ARCH__ >= 800
+__device__ inline void mma_bf16_k16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// v as two TF32 numbers whose sum it is, but for a part in 2^22.
+struct tf32_pair {
+    uint32_t high, low;
+    __device__ void split(float v) {
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(v));
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
+    }
+};
+__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// c += A * B over 8 columns; registers 0, 1 of A and 0 of B: column t, the others: column t + 4. EXACT_A: A has no low parts.
+template <bool EXACT_A> __device__ inline void mma_tf32_pairs(float c[4], const tf32_pair a[4], const tf32_pair b[2]) {
+    mma_tf32(c, a[0].high, a[1].high, a[2].high, a[3].high, b[0].low, b[1].low);
+    if (!EXACT_A) mma_tf32(c, a[0].low, a[1].low, a[2].low, a[3].low, b[0].high, b[1].high);
+    mma_tf32(c, a[0].high, a[1].high, a[2].high, a[3].high, b[0].high, b[1].high);
+}
+#endif
 
 // An 8 x 8 matrix of 16-bit elements held as an A or C row fragment (lane 4g + t: row g, columns 2t, 2t + 1), transposed.
 __device__ inline uint32_t transpose_8x8(uint32_t v) {

@@ -46,7 +46,8 @@ __global__ void norm_kernel(norm_args a) {
         }
         store4(out + i, v, n, a.aligned);
         if (a.acts.q)
-            quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32, n > 0);
+            quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32,
+                      n > 0);
     }
 }
 

@@ -1,6 +1,7 @@
 // plain.cu: products with float weights in plain rows. Inputs keep their float precision: the matrix kernel multiplies on
 // tensor cores in TF32, with every operand that does not fit TF32 split into a high and a low part.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -101,12 +102,16 @@ template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WAR
 
 // 16-byte loads need rows of weights and inputs that start on 16 bytes.
 template <class T> bool is_aligned(const plain_args &a) {
-    return a.n_cols % pack<T>::N == 0 && (uintptr_t)a.weight % 16 == 0 && (uintptr_t)a.in % 16 == 0 && a.in_stride % 4 == 0;
+    return a.n_cols % pack<T>::N == 0 && (uintptr_t)a.weight % 16 == 0 && (uintptr_t)a.in % 16 == 0 &&
+           a.in_stride % 4 == 0;
 }
 
 template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pairs, cudaStream_t stream) {
     dim3 grid(ceil_div(a.n_out, WARPS * WARP_ROWS), n_pairs);
-    launch_overlapping(is_aligned<T>(a) ? vector_kernel<T, N_IN, true> : vector_kernel<T, N_IN, false>, grid, WARPS * WARP, 0, stream, a);
+    // An ordinary launch: these kernels load nothing before they wait, and blocks that wait crowd some multiprocessors (5120 x 17408
+    // in F16 took 53 us overlapped, 44 so).
+    auto *kernel = is_aligned<T>(a) ? vector_kernel<T, N_IN, true> : vector_kernel<T, N_IN, false>;
+    kernel<<<grid, WARPS * WARP, 0, stream>>>(a);
 }
 
 template <class T> void launch_vector(const plain_args &a, cudaStream_t stream) {
@@ -123,34 +128,20 @@ template <class T> void launch_vector(const plain_args &a, cudaStream_t stream) 
 
 // ---- many input rows ------------------------------------------------------------------------------------------------------
 
-constexpr int MATRIX_THREADS = 256, BLOCK_ROWS = 128, CHUNK = 32, STRIDE = CHUNK + 4; // padding spreads rows over the banks
+constexpr int MATRIX_THREADS = 256, BLOCK_ROWS = 128, CHUNK = 32,
+              STRIDE = CHUNK + 4; // padding spreads rows over the banks
 
 struct matrix_shared {
     float weight[BLOCK_ROWS][STRIDE];
     float in[MATRIX_COLS][STRIDE];
 };
 
-#if __CUDA_ARCH__ >= 800
-// v as two TF32 numbers whose sum it is, but for a part in 2^22.
-struct tf32_pair {
-    uint32_t high, low;
-    __device__ void split(float v) {
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(v));
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
-    }
-};
-__device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-#endif
-
 constexpr int M_TILES = 2, N_TILES = 4; // 16 x 8 tiles of a warp's 32 x 32 results
 
 // acc += a warp's part of one chunk; w, x: its first weight row and input row.
 template <bool EXACT_WEIGHT>
-__device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const float (*w)[STRIDE], const float (*x)[STRIDE], int g, int t) {
+__device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const float (*w)[STRIDE],
+                                      const float (*x)[STRIDE], int g, int t) {
 #if __CUDA_ARCH__ >= 800
 #pragma unroll
     for (int k = 0; k < CHUNK; k += 8) {
@@ -166,12 +157,7 @@ __device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const floa
 #pragma unroll
         for (int m = 0; m < M_TILES; m++)
 #pragma unroll
-            for (int n = 0; n < N_TILES; n++) {
-                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].low, b[n][1].low);
-                if (!EXACT_WEIGHT)
-                    mma_tf32(acc[m][n], a[m][0].low, a[m][1].low, a[m][2].low, a[m][3].low, b[n][0].high, b[n][1].high);
-                mma_tf32(acc[m][n], a[m][0].high, a[m][1].high, a[m][2].high, a[m][3].high, b[n][0].high, b[n][1].high);
-            }
+            for (int n = 0; n < N_TILES; n++) mma_tf32_pairs<EXACT_WEIGHT>(acc[m][n], a[m], b[n]);
     }
 #else
     for (int k = 0; k < CHUNK; k++)
@@ -180,7 +166,8 @@ __device__ inline void multiply_chunk(float acc[M_TILES][N_TILES][4], const floa
 #pragma unroll
             for (int n = 0; n < N_TILES; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) acc[m][n][i] += w[16 * m + g + 8 * (i / 2)][k] * x[8 * n + 2 * t + i % 2][k];
+                for (int i = 0; i < 4; i++)
+                    acc[m][n][i] += w[16 * m + g + 8 * (i / 2)][k] * x[8 * n + 2 * t + i % 2][k];
 #endif
 }
 
@@ -189,7 +176,8 @@ template <class T> struct chunk_data {
     static constexpr int STEP = MATRIX_THREADS / CHUNK;
     T weight[BLOCK_ROWS / STEP];
     float in[MATRIX_COLS / STEP];
-    __device__ void load(const plain_args &a, const T *matrix, const block_rows<MATRIX_COLS> &rows, uint32_t first_row, uint32_t first) {
+    __device__ void load(const plain_args &a, const T *matrix, const block_rows<MATRIX_COLS> &rows, uint32_t first_row,
+                         uint32_t first) {
         uint32_t column = first + threadIdx.x % CHUNK, r = threadIdx.x / CHUNK;
         bool valid = column < a.n_cols;
 #pragma unroll
@@ -218,7 +206,8 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
     const T *weight = (const T *)a.weight + (uint64_t)rows.expert * a.n_out * a.n_cols;
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4, t = lane % 4;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4,
+        t = lane % 4;
     uint32_t first_row = blockIdx.y * BLOCK_ROWS;
     float acc[M_TILES][N_TILES][4] = {};
     chunk_data<T> data;
@@ -236,7 +225,8 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
         for (int n = 0; n < N_TILES; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t row = first_row + 32 * warp_row + 16 * m + g + 8 * (i / 2), in = 32 * warp_col + 8 * n + 2 * t + i % 2;
+                uint32_t row = first_row + 32 * warp_row + 16 * m + g + 8 * (i / 2),
+                         in = 32 * warp_col + 8 * n + 2 * t + i % 2;
                 if (row >= a.n_out || in >= rows.n) continue;
                 float *y = rows.out[in] + row, v = acc[m][n][i] + (a.bias ? a.bias[row] : 0.0f);
                 *y = a.add ? *y + v : v;
@@ -251,17 +241,22 @@ template <class T> void launch_matrix(const plain_args &a, cudaStream_t stream) 
 // ---- rows of a table ------------------------------------------------------------------------------------------------------
 
 template <class T>
-__global__ void embed_kernel(const T *table, const int32_t *row_ids, uint32_t n_cols, float *out, uint32_t out_stride, float scale) {
+__global__ void embed_kernel(const T *table, const int32_t *row_ids, uint32_t n_cols, float *out, uint32_t out_stride,
+                             float scale) {
     begin_kernel();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n_cols)
-        out[(uint64_t)blockIdx.y * out_stride + i] = scale * as_float(table[(uint64_t)row_ids[blockIdx.y] * n_cols + i]);
+        out[(uint64_t)blockIdx.y * out_stride + i] =
+            scale * as_float(table[(uint64_t)row_ids[blockIdx.y] * n_cols + i]);
 }
 
 template <class T> cudaError_t load_type(void) {
-    static const void *const KERNELS[] = {(const void *)vector_kernel<T, 1, true>, (const void *)vector_kernel<T, 1, false>,
-                             (const void *)vector_kernel<T, VECTOR_ROWS, true>, (const void *)vector_kernel<T, VECTOR_ROWS, false>,
-                             (const void *)matrix_kernel<T>, (const void *)embed_kernel<T>};
+    static const void *const KERNELS[] = {(const void *)vector_kernel<T, 1, true>,
+                                          (const void *)vector_kernel<T, 1, false>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, true>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, false>,
+                                          (const void *)matrix_kernel<T>,
+                                          (const void *)embed_kernel<T>};
     return load_kernels(KERNELS);
 }
 
@@ -270,27 +265,36 @@ template <class T> cudaError_t load_type(void) {
 bool plain_supported(enum atsi_dtype dtype) { return dtype == ATSI_F32 || dtype == ATSI_F16 || dtype == ATSI_BF16; }
 
 void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream) {
-    if (dtype == ATSI_F32) launch_vector<float>(*a, stream);
-    else if (dtype == ATSI_F16) launch_vector<__half>(*a, stream);
-    else launch_vector<__nv_bfloat16>(*a, stream);
+    if (dtype == ATSI_F32)
+        launch_vector<float>(*a, stream);
+    else if (dtype == ATSI_F16)
+        launch_vector<__half>(*a, stream);
+    else
+        launch_vector<__nv_bfloat16>(*a, stream);
 }
 
 void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream) {
-    if (dtype == ATSI_F32) launch_matrix<float>(*a, stream);
-    else if (dtype == ATSI_F16) launch_matrix<__half>(*a, stream);
-    else launch_matrix<__nv_bfloat16>(*a, stream);
+    if (dtype == ATSI_F32)
+        launch_matrix<float>(*a, stream);
+    else if (dtype == ATSI_F16)
+        launch_matrix<__half>(*a, stream);
+    else
+        launch_matrix<__nv_bfloat16>(*a, stream);
 }
 
-void plain_embed(enum atsi_dtype dtype, const void *table, const int32_t *row_ids, uint32_t n_cols, uint32_t n_rows, float *out,
-                 uint32_t out_stride, float scale, cudaStream_t stream) {
+void plain_embed(enum atsi_dtype dtype, const void *table, const int32_t *row_ids, uint32_t n_cols, uint32_t n_rows,
+                 float *out, uint32_t out_stride, float scale, cudaStream_t stream) {
     constexpr int THREADS = 256;
     dim3 grid(ceil_div(n_cols, THREADS), n_rows);
     if (dtype == ATSI_F32)
-        launch_overlapping(embed_kernel<float>, grid, THREADS, 0, stream, (const float *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<float>, grid, THREADS, 0, stream, (const float *)table, row_ids, n_cols, out,
+                           out_stride, scale);
     else if (dtype == ATSI_F16)
-        launch_overlapping(embed_kernel<__half>, grid, THREADS, 0, stream, (const __half *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<__half>, grid, THREADS, 0, stream, (const __half *)table, row_ids, n_cols, out,
+                           out_stride, scale);
     else
-        launch_overlapping(embed_kernel<__nv_bfloat16>, grid, THREADS, 0, stream, (const __nv_bfloat16 *)table, row_ids, n_cols, out, out_stride, scale);
+        launch_overlapping(embed_kernel<__nv_bfloat16>, grid, THREADS, 0, stream, (const __nv_bfloat16 *)table, row_ids,
+                           n_cols, out, out_stride, scale);
 }
 
 cudaError_t plain_prepare(enum atsi_dtype dtype) {

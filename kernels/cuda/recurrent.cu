@@ -59,13 +59,14 @@ __global__ void conv_state_kernel(conv_args a) {
     uint32_t c = blockIdx.x * CONV_THREADS + threadIdx.x;
     if (c >= a.n_channels) return;
     int n_kept = (int)a.n_taps - 1;
-    for (int j = 0; j < n_kept; j++) a.state[(uint64_t)j * a.n_channels + c] = conv_input(a, a.n_tokens - n_kept + j, c);
+    for (int j = 0; j < n_kept; j++)
+        a.state[(uint64_t)j * a.n_channels + c] = conv_input(a, a.n_tokens - n_kept + j, c);
 }
 
 // ---- gated delta rule -----------------------------------------------------------------------------------------------------
 
-constexpr int DELTA_COLS = WARP;  // value columns of a block, one a lane
-constexpr int DELTA_SLICES = 8;   // warps: slices of the key dimension
+constexpr int DELTA_COLS = WARP; // value columns of a block, one a lane
+constexpr int DELTA_SLICES = 8;  // warps: slices of the key dimension
 constexpr int DELTA_THREADS = DELTA_COLS * DELTA_SLICES;
 constexpr int DELTA_K_CAP = 256;
 constexpr int DELTA_SLICE_CAP = DELTA_K_CAP / DELTA_SLICES;
@@ -153,7 +154,8 @@ __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(delta_args a) {
 } // namespace
 
 cudaError_t load_recurrent(void) {
-    static const void *const KERNELS[] = {(const void *)conv_kernel, (const void *)conv_state_kernel, (const void *)delta_kernel};
+    static const void *const KERNELS[] = {(const void *)conv_kernel, (const void *)conv_state_kernel,
+                                          (const void *)delta_kernel};
     return load_kernels(KERNELS);
 }
 
@@ -161,9 +163,18 @@ enum atsi_status launch_conv(struct launch_ctx *x, const struct atsi_op_call *ca
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
     uint32_t n_taps = call->state.info->v_dim + 1;
     if (n_taps > TAPS_CAP)
-        return atsi_fail(err, ATSI_FAILED, "GPU: a convolution of %u taps is not supported, at most %d", n_taps, TAPS_CAP);
-    conv_args a = {(const float *)v.data, (float *)y.data, (const float *)call->tensor[0].data, (float *)call->state.k,
-                   v.stride, y.stride, y.width, n_taps, x->n_rows, CONV_TOKENS};
+        return atsi_fail(err, ATSI_FAILED, "GPU: a convolution of %u taps is not supported, at most %d", n_taps,
+                         TAPS_CAP);
+    conv_args a = {(const float *)v.data,
+                   (float *)y.data,
+                   (const float *)call->tensor[0].data,
+                   (float *)call->state.k,
+                   v.stride,
+                   y.stride,
+                   y.width,
+                   n_taps,
+                   x->n_rows,
+                   CONV_TOKENS};
     bool whole = x->n_rows <= CONV_TOKENS || v.data == y.data;
     if (whole) a.per_block = x->n_rows;
     uint32_t n_blocks = ceil_div(y.width, CONV_THREADS);
@@ -175,13 +186,28 @@ enum atsi_status launch_conv(struct launch_ctx *x, const struct atsi_op_call *ca
 enum atsi_status launch_delta_rule(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
     const struct atsi_state *s = call->state.info;
     if (s->k_dim > DELTA_K_CAP)
-        return atsi_fail(err, ATSI_FAILED, "GPU: a delta rule with key dimension %u is not supported, at most %d", s->k_dim,
-                         DELTA_K_CAP);
+        return atsi_fail(err, ATSI_FAILED, "GPU: a delta rule with key dimension %u is not supported, at most %d",
+                         s->k_dim, DELTA_K_CAP);
     const struct atsi_rows_ref *in = call->in;
-    delta_args a = {(const float *)in[0].data, (const float *)in[1].data, (const float *)in[2].data, (const float *)in[3].data,
-                    (const float *)in[4].data, (const float *)call->tensor[0].data, (const float *)call->tensor[1].data,
-                    (float *)call->out[0].data, (float *)call->state.k, in[0].stride, in[1].stride, in[2].stride, in[3].stride,
-                    in[4].stride, call->out[0].stride, (int)s->k_dim, (int)s->v_dim, x->n_rows, call->op->u.delta};
+    delta_args a = {(const float *)in[0].data,
+                    (const float *)in[1].data,
+                    (const float *)in[2].data,
+                    (const float *)in[3].data,
+                    (const float *)in[4].data,
+                    (const float *)call->tensor[0].data,
+                    (const float *)call->tensor[1].data,
+                    (float *)call->out[0].data,
+                    (float *)call->state.k,
+                    in[0].stride,
+                    in[1].stride,
+                    in[2].stride,
+                    in[3].stride,
+                    in[4].stride,
+                    call->out[0].stride,
+                    (int)s->k_dim,
+                    (int)s->v_dim,
+                    x->n_rows,
+                    call->op->u.delta};
     dim3 grid(ceil_div(s->v_dim, DELTA_COLS), s->n_heads);
     launch_overlapping(delta_kernel, grid, DELTA_THREADS, 0, x->stream, a);
     return ATSI_OK;

@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr int PER_LANE = 32;                  // logits a lane keeps
+constexpr int PER_LANE = 32; // logits a lane keeps
 static_assert(EXPERTS_CAP == WARP * PER_LANE, "a warp keeps every expert's score");
 
 struct router_args {
@@ -106,10 +106,16 @@ cudaError_t load_router(void) {
 enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
     const struct atsi_rows_ref &v = call->in[0], &ids = call->out[0], &w = call->out[1];
     if (call->op->u.router.n_experts > EXPERTS_CAP)
-        return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d", call->op->u.router.n_experts,
-                         EXPERTS_CAP);
-    router_args a = {(const float *)v.data, (const float *)call->tensor[0].data, (int32_t *)ids.data, (float *)w.data,
-                     v.stride, ids.stride, w.stride, call->op->u.router};
+        return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d",
+                         call->op->u.router.n_experts, EXPERTS_CAP);
+    router_args a = {(const float *)v.data,
+                     (const float *)call->tensor[0].data,
+                     (int32_t *)ids.data,
+                     (float *)w.data,
+                     v.stride,
+                     ids.stride,
+                     w.stride,
+                     call->op->u.router};
     launch_overlapping(router_kernel, x->n_rows, WARP, 0, x->stream, a);
     return ATSI_OK;
 }

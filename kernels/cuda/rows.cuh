@@ -7,7 +7,8 @@
 __device__ inline int expert_of(const expert_args &e, uint32_t pair) {
     return e.ids[(uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots];
 }
-__device__ inline float *out_of_pair(const expert_args &e, uint32_t pair, float *out, uint32_t out_stride, uint32_t n_out) {
+__device__ inline float *out_of_pair(const expert_args &e, uint32_t pair, float *out, uint32_t out_stride,
+                                     uint32_t n_out) {
     return out + (uint64_t)(pair / e.n_slots) * out_stride + (uint64_t)(pair % e.n_slots) * n_out;
 }
 
@@ -21,8 +22,8 @@ template <int COLS> struct block_rows {
 
 // Experts need COLS to be MATRIX_COLS. Fills `rows` for block blockIdx.x; false (for the whole block) when there is nothing to compute. Ends with a barrier.
 template <int COLS>
-__device__ inline bool choose_rows(block_rows<COLS> &rows, const expert_args &e, uint32_t n_in, float *out, uint32_t out_stride,
-                                   uint32_t n_out) {
+__device__ inline bool choose_rows(block_rows<COLS> &rows, const expert_args &e, uint32_t n_in, float *out,
+                                   uint32_t out_stride, uint32_t n_out) {
     uint32_t first = blockIdx.x * COLS, n = 0;
     int expert = 0;
     if (e.ids) {

@@ -13,7 +13,7 @@ struct tiled_args {
     uint32_t n_out, n_cols, n_in, out_stride; // out_stride: floats from token to token
     bool add;
     struct expert_args experts;
-    const int32_t *row_ids; // embed only: [n_in]
+    const int32_t *row_ids;                  // embed only: [n_in]
     int n_multiprocessors, max_shared_bytes; // of the card
 };
 
@@ -29,7 +29,7 @@ struct tiled_type {
 // NULL when the type has no TILE16 kernels.
 const struct tiled_type *tiled_type_of(enum atsi_dtype dtype);
 
-extern const struct tiled_type TILED_Q8_0, TILED_Q4_0, TILED_Q4_1, TILED_Q5_0, TILED_Q5_1, TILED_IQ4_NL, TILED_MXFP4, TILED_Q2_K,
-    TILED_Q3_K, TILED_Q4_K, TILED_Q5_K, TILED_Q6_K, TILED_IQ4_XS;
+extern const struct tiled_type TILED_Q8_0, TILED_Q4_0, TILED_Q4_1, TILED_Q5_0, TILED_Q5_1, TILED_IQ4_NL, TILED_MXFP4,
+    TILED_Q2_K, TILED_Q3_K, TILED_Q4_K, TILED_Q5_K, TILED_Q6_K, TILED_IQ4_XS;
 
 #endif

@@ -31,13 +31,17 @@ struct span_scales {
 // 64 bytes: one word of each of 16 rows.
 __device__ inline uint2 word_pair(const uint8_t *part, int k, int g) { return *(const uint2 *)(part + 64 * k + 8 * g); }
 // Entries of a byte or half array [..][16 rows] of rows 2g (low) and 2g + 1 (high).
-__device__ inline uint32_t byte_pair(const uint8_t *part, int j, int g) { return *(const uint16_t *)(part + 16 * j + 2 * g); }
+__device__ inline uint32_t byte_pair(const uint8_t *part, int j, int g) {
+    return *(const uint16_t *)(part + 16 * j + 2 * g);
+}
 __device__ inline __half2 half_pair(const uint8_t *part, int g) { return *(const __half2 *)(part + 4 * g); }
 
 __device__ inline uint32_t low_nibbles(uint32_t w) { return w & 0x0f0f0f0fu; }
 __device__ inline uint32_t high_nibbles(uint32_t w) { return w >> 4 & 0x0f0f0f0fu; }
 // Bytes of unsigned codes below 128 minus n (as int8). No borrow crosses a byte: bit 7 is set first and flipped back.
-__device__ inline uint32_t bytes_minus(uint32_t w, uint32_t n) { return ((w | 0x80808080u) - n * 0x01010101u) ^ 0x80808080u; }
+__device__ inline uint32_t bytes_minus(uint32_t w, uint32_t n) {
+    return ((w | 0x80808080u) - n * 0x01010101u) ^ 0x80808080u;
+}
 
 // Words of 32 columns in nibbles of 4 words: low nibbles are columns 0..15, high ones 16..31.
 struct nibble_words {
@@ -80,8 +84,8 @@ __device__ inline void look_up(const table16 &table, uint32_t codes, uint32_t &l
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         uint32_t c = codes >> 16 * h, select = 0x3210u | (c & 0x8888u) >> 1;
-        out[h] = __byte_perm(__byte_perm(table.w[0], table.w[1], c & 0x7777u), __byte_perm(table.w[2], table.w[3], c & 0x7777u),
-                             select);
+        out[h] = __byte_perm(__byte_perm(table.w[0], table.w[1], c & 0x7777u),
+                             __byte_perm(table.w[2], table.w[3], c & 0x7777u), select);
     }
     low = __byte_perm(out[0], out[1], 0x6420);
     high = __byte_perm(out[0], out[1], 0x7531);
@@ -219,7 +223,9 @@ struct weight_iq4_nl : scale_only {
 };
 
 // 2^(e - 128): below e = 2 a subnormal float.
-__device__ inline float mxfp4_scale(uint32_t e) { return __int_as_float(e >= 2 ? (int)(e - 1) << 23 : 0x00200000 << e); }
+__device__ inline float mxfp4_scale(uint32_t e) {
+    return __int_as_float(e >= 2 ? (int)(e - 1) << 23 : 0x00200000 << e);
+}
 
 struct weight_mxfp4 {
     static constexpr enum atsi_dtype DTYPE = ATSI_MXFP4;
@@ -265,7 +271,8 @@ struct six_bit_scales {
         s.min[1][0] = min_unit.y * (float)(min >> 8);
     }
 };
-static_assert(ATSI_TILE_Q4_K_DMIN == ATSI_TILE_Q5_K_DMIN && ATSI_TILE_Q4_K_SCALES == ATSI_TILE_Q5_K_SCALES, "one scale format");
+static_assert(ATSI_TILE_Q4_K_DMIN == ATSI_TILE_Q5_K_DMIN && ATSI_TILE_Q4_K_SCALES == ATSI_TILE_Q5_K_SCALES,
+              "one scale format");
 
 struct weight_q4_k {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q4_K;
@@ -450,7 +457,9 @@ struct weight_iq4_xs {
     static constexpr int TILE_BYTES = ATSI_TILE_IQ4_XS_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 1, SCALES = 1, MINS = 0;
     struct words {
         nibble_words q;
-        __device__ void load(const uint8_t *block, int step, int g, int t) { q.load(block + ATSI_TILE_IQ4_XS_QS + 64 * 4 * step, g, t); }
+        __device__ void load(const uint8_t *block, int step, int g, int t) {
+            q.load(block + ATSI_TILE_IQ4_XS_QS + 64 * 4 * step, g, t);
+        }
         __device__ void codes(int, uint32_t a[4]) const { look_up_pair(iq4_values(), q.w, a); }
     };
     struct packed_scales {

@@ -78,15 +78,12 @@ static void print_placement(const uint8_t *placement, size_t n, FILE *out) {
 static void print_certificate(const struct atsi_solve_result *result, FILE *out) {
     static const char *const words[] = {"optimal", "bounded", "skipped"};
     const struct atsi_milp_result *milp = &result->milp;
-    fprintf(out, ",\"milp\":{\"status\":\"%s\",\"objective_us\":", words[milp->status]);
-    if (milp->status == ATSI_MILP_SKIPPED || !milp->has_placement)
-        fprintf(out, "null");
-    else
-        fprintf(out, "%.17g", milp->objective_us);
+    fprintf(out, ",\"milp\":{\"status\":\"%s\"", words[milp->status]);
     if (milp->status == ATSI_MILP_SKIPPED)
-        fprintf(out, ",\"bound_us\":null},\"gap\":null");
+        fprintf(out, ",\"objective_us\":null,\"bound_us\":null},\"gap\":null");
     else
-        fprintf(out, ",\"bound_us\":%.17g},\"gap\":%.17g", milp->bound_us, result->gap);
+        fprintf(out, ",\"objective_us\":%.17g,\"bound_us\":%.17g},\"gap\":%.17g", milp->objective_us, milp->bound_us,
+                result->gap);
 }
 
 static void print_result(const struct atsi_solve_instance *inst, const uint8_t *placement,

@@ -279,9 +279,9 @@ static enum atsi_status run(struct model *m, double known, uint8_t *placement, s
     if (!build(m, known) || !make_heuristic(m)) return atsi_fail(err, ATSI_FAILED, "cross-check: out of memory");
     bool proven = false;
     if (!solve_relaxation(m, out) || !search(m, &proven)) return ATSI_OK; // stays skipped
-    out->has_placement = take_placement(m, placement, out);
-    out->status = proven && out->has_placement ? ATSI_MILP_OPTIMAL : ATSI_MILP_BOUNDED;
-    out->bound_us = out->status == ATSI_MILP_OPTIMAL ? out->objective_us : m->bound / m->scale;
+    if (!take_placement(m, placement, out)) return ATSI_OK; // a bound without a placement is no cross-check
+    out->status = proven ? ATSI_MILP_OPTIMAL : ATSI_MILP_BOUNDED;
+    out->bound_us = proven ? out->objective_us : m->bound / m->scale;
     out->bound_us = fmax(out->bound_us, known); // what is reached bounds the optimum from below, whatever the rounding
     return ATSI_OK;
 }
@@ -298,7 +298,7 @@ enum atsi_status atsi_solve_milp(const struct atsi_solve_instance *inst, const s
     int output = glp_term_out(GLP_OFF);
     enum atsi_status status = run(&m, known, best, out, err);
     out->seconds = now_seconds() - m.start;
-    if (status == ATSI_OK && out->has_placement && placement) memcpy(placement, best, inst->n_units);
+    if (status == ATSI_OK && out->status != ATSI_MILP_SKIPPED && placement) memcpy(placement, best, inst->n_units);
     if (m.lp) glp_delete_prob(m.lp);
     glp_term_out(output);
     glp_free_env();

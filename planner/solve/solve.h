@@ -81,8 +81,7 @@ struct atsi_milp_options {
 
 struct atsi_milp_result {
     enum atsi_milp_status status;
-    bool has_placement;
-    double objective_us; // of the best placement that GLPK holds, evaluated exactly; valid when has_placement
+    double objective_us; // of the best placement that GLPK holds, evaluated exactly; valid unless skipped
     double bound_us;     // no placement is worth more (tree bound); valid unless skipped
     double lp_bound_us;  // the root relaxation's
     double seconds;

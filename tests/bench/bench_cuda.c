@@ -10,23 +10,29 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/layout.h"
 
-enum { N_REPEATS = 7, POOL_MIB = 3072 };
+enum {
+    N_REPEATS = 7,
+    POOL_MIB = 3072
+};
 
 struct bench {
     struct atsi_device *d;
     struct atsi_stream *s;
     struct atsi_event *from, *to;
     struct atsi_error err;
-    struct atsi_program program;     // what the device was prepared for
-    uint8_t *pool;                   // random bytes that stand for every weight and cache
-    uint64_t next;                   // rotates through the pool
-    float *rows[4];                  // activations, ROWS_MAX rows of WIDTH_MAX each
+    struct atsi_program program; // what the device was prepared for
+    uint8_t *pool;               // random bytes that stand for every weight and cache
+    uint64_t next;               // rotates through the pool
+    float *rows[4];              // activations, ROWS_MAX rows of WIDTH_MAX each
     int32_t *ids;
     void *round, *mapped_round_dev;
     struct atsi_round *mapped_round;
     double copy_bytes_per_us;
 };
-enum { ROWS_MAX = 2048, WIDTH_MAX = 34816 };
+enum {
+    ROWS_MAX = 2048,
+    WIDTH_MAX = 34816
+};
 
 static void ok(const struct bench *b, enum atsi_status status) {
     if (status == ATSI_OK) return;
@@ -52,7 +58,9 @@ static void *rotate(struct bench *b, uint64_t bytes) {
 
 // Random bytes whose 16-bit halves are ordinary half floats, so that no kernel meets infinities.
 static void fill(struct bench *b, void *dev, uint64_t bytes) {
-    enum { PIECE = 16 << 20 };
+    enum {
+        PIECE = 16 << 20
+    };
     static uint16_t piece[PIECE / 2];
     uint32_t x = 12345;
     for (size_t i = 0; i < PIECE / 2; i++) {
@@ -112,13 +120,16 @@ static void launch(struct bench *b, struct atsi_op_call *call, int n_tokens) {
 
 static void matmul(struct bench *b, const struct atsi_tensor *t, float *in, float *out, bool add, int n_tokens) {
     struct atsi_op op = {.kind = ATSI_OP_MATMUL, .add = add};
-    struct atsi_op_call call = {.op = &op, .in = {rows(in, (uint32_t)t->ne[0])}, .out = {rows(out, (uint32_t)t->ne[1])},
+    struct atsi_op_call call = {.op = &op,
+                                .in = {rows(in, (uint32_t)t->ne[0])},
+                                .out = {rows(out, (uint32_t)t->ne[1])},
                                 .tensor = {{rotate(b, t->size_bytes), t}}};
     launch(b, &call, n_tokens);
 }
 
 static void report_bytes(const struct bench *b, const char *what, double us, double bytes) {
-    printf("%-52s %9.1f us %8.0f GB/s %5.1f %% of copy\n", what, us, bytes / us / 1e3, 100 * bytes / us / b->copy_bytes_per_us);
+    printf("%-52s %9.1f us %8.0f GB/s %5.1f %% of copy\n", what, us, bytes / us / 1e3,
+           100 * bytes / us / b->copy_bytes_per_us);
 }
 static void report_operations(const char *what, double us, double operations) {
     printf("%-52s %9.1f us %8.1f TFLOP/s\n", what, us, operations / us / 1e6);
@@ -134,33 +145,41 @@ static void time_matmul(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols,
     for (int i = 0; i < n; i++) matmul(b, &t, b->rows[0], b->rows[1], false, n_tokens);
     DO(b, capture_end(b->s, &graph, &b->err));
     double us = time_graph(b, graph, n);
-    if (n_tokens <= 8) report_bytes(b, what, us, (double)t.size_bytes);
-    else report_operations(what, us, 2.0 * n_cols * n_out * n_tokens);
+    if (n_tokens <= 8)
+        report_bytes(b, what, us, (double)t.size_bytes);
+    else
+        report_operations(what, us, 2.0 * n_cols * n_out * n_tokens);
 }
 
-static void time_experts(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out, uint32_t n_experts, uint32_t n_used,
-                         int n_tokens) {
+static void time_experts(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out, uint32_t n_experts,
+                         uint32_t n_used, int n_tokens) {
     struct atsi_tensor t = tensor_of(dtype, n_cols, n_out, n_experts);
     struct atsi_op op = {.kind = ATSI_OP_EXPERTS, .u.experts = {n_experts, n_used, false}};
     void *graph = NULL;
     int n = n_tokens > 8 ? 4 : 20;
     char what[80];
-    snprintf(what, sizeof what, "experts %s %u x %u, %u of %u, %d tokens", atsi_dtype_name(dtype), n_cols, n_out, n_used, n_experts, n_tokens);
+    snprintf(what, sizeof what, "experts %s %u x %u, %u of %u, %d tokens", atsi_dtype_name(dtype), n_cols, n_out,
+             n_used, n_experts, n_tokens);
     int32_t *host = malloc((size_t)ROWS_MAX * n_used * sizeof *host);
-    for (uint32_t i = 0; i < ROWS_MAX * n_used; i++) host[i] = (int32_t)((i % n_used + i / n_used * 7 * n_used) % n_experts);
+    for (uint32_t i = 0; i < ROWS_MAX * n_used; i++)
+        host[i] = (int32_t)((i % n_used + i / n_used * 7 * n_used) % n_experts);
     DO(b, copy_to_device(b->s, b->ids, host, (uint64_t)ROWS_MAX * n_used * sizeof *host, &b->err));
     DO(b, stream_sync(b->s, &b->err));
     free(host);
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < n; i++) {
-        struct atsi_op_call call = {.op = &op, .in = {rows(b->rows[0], n_cols), {b->ids, n_used, n_used}},
-                                    .out = {rows(b->rows[1], n_used * n_out)}, .tensor = {{rotate(b, t.size_bytes), &t}}};
+        struct atsi_op_call call = {.op = &op,
+                                    .in = {rows(b->rows[0], n_cols), {b->ids, n_used, n_used}},
+                                    .out = {rows(b->rows[1], n_used * n_out)},
+                                    .tensor = {{rotate(b, t.size_bytes), &t}}};
         launch(b, &call, n_tokens);
     }
     DO(b, capture_end(b->s, &graph, &b->err));
     double us = time_graph(b, graph, n);
-    if (n_tokens == 1) report_bytes(b, what, us, (double)t.size_bytes * n_used / n_experts);
-    else report_operations(what, us, 2.0 * n_cols * n_out * n_tokens * n_used);
+    if (n_tokens == 1)
+        report_bytes(b, what, us, (double)t.size_bytes * n_used / n_experts);
+    else
+        report_operations(what, us, 2.0 * n_cols * n_out * n_tokens * n_used);
 }
 
 // ---- attention ---------------------------------------------------------------------------------------------------------------
@@ -169,13 +188,16 @@ struct heads {
     uint32_t n_heads, n_kv_heads, dim;
 };
 
-static void attention(struct bench *b, struct heads h, enum atsi_dtype kv_type, uint32_t capacity, float *qkv, float *out, int n_tokens) {
+static void attention(struct bench *b, struct heads h, enum atsi_dtype kv_type, uint32_t capacity, float *qkv,
+                      float *out, int n_tokens) {
     struct atsi_state state = {.kind = ATSI_STATE_KV, .n_heads = h.n_kv_heads, .k_dim = h.dim, .v_dim = h.dim};
     uint64_t bytes = (uint64_t)capacity * h.n_kv_heads * atsi_dtype_row_bytes(kv_type, h.dim);
     uint32_t q = h.n_heads * h.dim, kv = h.n_kv_heads * h.dim, stride = q + 2 * kv;
     struct atsi_op op = {.kind = ATSI_OP_ATTENTION, .u.attention = {h.n_heads, h.n_kv_heads, 0.08f}};
-    struct atsi_op_call call = {.op = &op, .in = {{qkv, stride, q}, {qkv + q, stride, kv}, {qkv + q + kv, stride, kv}},
-                                .out = {rows(out, q)}, .state = {rotate(b, bytes), rotate(b, bytes), &state, kv_type, capacity}};
+    struct atsi_op_call call = {.op = &op,
+                                .in = {{qkv, stride, q}, {qkv + q, stride, kv}, {qkv + q + kv, stride, kv}},
+                                .out = {rows(out, q)},
+                                .state = {rotate(b, bytes), rotate(b, bytes), &state, kv_type, capacity}};
     launch(b, &call, n_tokens);
 }
 
@@ -184,49 +206,73 @@ static void time_attention(struct bench *b, struct heads h, enum atsi_dtype kv_t
     void *graph = NULL;
     int n = n_tokens > 8 ? 2 : 20;
     char what[80];
-    snprintf(what, sizeof what, "attention %u/%u x %u %s, %d tokens after %d", h.n_heads, h.n_kv_heads, h.dim, atsi_dtype_name(kv_type), n_tokens,
-             first_pos);
+    snprintf(what, sizeof what, "attention %u/%u x %u %s, %d tokens after %d", h.n_heads, h.n_kv_heads, h.dim,
+             atsi_dtype_name(kv_type), n_tokens, first_pos);
     set_round(b, n_tokens, first_pos);
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < n; i++) attention(b, h, kv_type, capacity, b->rows[0], b->rows[1], n_tokens);
     DO(b, capture_end(b->s, &graph, &b->err));
     double us = time_graph(b, graph, n), seen = first_pos + (n_tokens + 1) / 2.0;
-    if (n_tokens <= 8) report_bytes(b, what, us, 2.0 * capacity * h.n_kv_heads * (double)atsi_dtype_row_bytes(kv_type, h.dim));
-    else report_operations(what, us, 4.0 * n_tokens * seen * h.n_heads * h.dim);
+    if (n_tokens <= 8)
+        report_bytes(b, what, us, 2.0 * capacity * h.n_kv_heads * (double)atsi_dtype_row_bytes(kv_type, h.dim));
+    else
+        report_operations(what, us, 4.0 * n_tokens * seen * h.n_heads * h.dim);
 }
 
 // ---- a model's round -----------------------------------------------------------------------------------------------------------
 
 // Qwen3-14B with the types of Q4_K_M: half of the v and down matrices are Q6_K.
-enum { LAYERS = 40, EMBED = 5120, FFN = 17408, HEADS = 40, KV_HEADS = 8, HEAD = 128, VOCAB = 151936 };
+enum {
+    LAYERS = 40,
+    EMBED = 5120,
+    FFN = 17408,
+    HEADS = 40,
+    KV_HEADS = 8,
+    HEAD = 128,
+    VOCAB = 151936
+};
 
-static void norm(struct bench *b, float *in, float *out, uint32_t width, uint32_t group, uint32_t stride, int n_tokens) {
+static void norm(struct bench *b, float *in, float *out, uint32_t width, uint32_t group, uint32_t stride,
+                 int n_tokens) {
     struct atsi_tensor t = tensor_of(ATSI_F32, group, 1, 1);
     struct atsi_op op = {.kind = ATSI_OP_RMS_NORM, .u.norm = {group, 1e-6f}};
-    struct atsi_op_call call = {.op = &op, .in = {{in, stride, width}}, .out = {{out, stride, width}}, .tensor = {{rotate(b, t.size_bytes), &t}}};
+    struct atsi_op_call call = {.op = &op,
+                                .in = {{in, stride, width}},
+                                .out = {{out, stride, width}},
+                                .tensor = {{rotate(b, t.size_bytes), &t}}};
     launch(b, &call, n_tokens);
 }
 
 static void rope(struct bench *b, float *data, uint32_t n_heads, uint32_t stride, int n_tokens) {
     struct atsi_tensor t = tensor_of(ATSI_F32, HEAD / 2, 1, 1);
     struct atsi_op op = {.kind = ATSI_OP_ROPE, .u.rope = {n_heads, HEAD, HEAD, ATSI_ROPE_HALF_SPLIT, 1.0f}};
-    struct atsi_op_call call = {.op = &op, .in = {{data, stride, n_heads * HEAD}}, .out = {{data, stride, n_heads * HEAD}},
+    struct atsi_op_call call = {.op = &op,
+                                .in = {{data, stride, n_heads * HEAD}},
+                                .out = {{data, stride, n_heads * HEAD}},
                                 .tensor = {{rotate(b, t.size_bytes), &t}}};
     launch(b, &call, n_tokens);
 }
 
 static double layer(struct bench *b, int i, int n_tokens, uint32_t capacity) {
-    enum { Q = HEADS * HEAD, KV = KV_HEADS * HEAD, QKV = Q + 2 * KV };
+    enum {
+        Q = HEADS * HEAD,
+        KV = KV_HEADS * HEAD,
+        QKV = Q + 2 * KV
+    };
     float *x = b->rows[0], *h = b->rows[1], *wide = b->rows[2], *up = b->rows[3];
     enum atsi_dtype mixed = i % 2 ? ATSI_Q6_K : ATSI_Q4_K;
-    struct atsi_tensor q = tensor_of(ATSI_Q4_K, EMBED, Q, 1), k = tensor_of(ATSI_Q4_K, EMBED, KV, 1), v = tensor_of(mixed, EMBED, KV, 1);
-    struct atsi_tensor o = tensor_of(ATSI_Q4_K, Q, EMBED, 1), gate = tensor_of(ATSI_Q4_K, EMBED, FFN, 1), down = tensor_of(mixed, FFN, EMBED, 1);
+    struct atsi_tensor q = tensor_of(ATSI_Q4_K, EMBED, Q, 1), k = tensor_of(ATSI_Q4_K, EMBED, KV, 1),
+                       v = tensor_of(mixed, EMBED, KV, 1);
+    struct atsi_tensor o = tensor_of(ATSI_Q4_K, Q, EMBED, 1), gate = tensor_of(ATSI_Q4_K, EMBED, FFN, 1),
+                       down = tensor_of(mixed, FFN, EMBED, 1);
     const struct atsi_tensor *qkv[3] = {&q, &k, &v};
     norm(b, x, h, EMBED, EMBED, EMBED, n_tokens);
     float *at = wide;
     for (int m = 0; m < 3; m++, at += qkv[m - 1]->ne[1]) {
         struct atsi_op op = {.kind = ATSI_OP_MATMUL};
-        struct atsi_op_call call = {.op = &op, .in = {rows(h, EMBED)}, .out = {{at, QKV, (uint32_t)qkv[m]->ne[1]}},
+        struct atsi_op_call call = {.op = &op,
+                                    .in = {rows(h, EMBED)},
+                                    .out = {{at, QKV, (uint32_t)qkv[m]->ne[1]}},
                                     .tensor = {{rotate(b, qkv[m]->size_bytes), qkv[m]}}};
         launch(b, &call, n_tokens);
     }
@@ -274,14 +320,20 @@ static void prepare(struct bench *b) {
     for (int dtype = 0; dtype < ATSI_DTYPE_LIMIT; dtype++) {
         if (atsi_dtype_info((uint32_t)dtype) == NULL) continue;
         struct atsi_tensor t = tensor_of((enum atsi_dtype)dtype, 17408, 16, 1);
-        struct atsi_op op = {.kind = ATSI_OP_MATMUL, .in = {{buffer, 0, 17408}}, .out = {{buffer, 0, 16}}, .tensor = {atsi_program_add_tensor(p, &t)}};
+        struct atsi_op op = {.kind = ATSI_OP_MATMUL,
+                             .in = {{buffer, 0, 17408}},
+                             .out = {{buffer, 0, 16}},
+                             .tensor = {atsi_program_add_tensor(p, &t)}};
         atsi_program_add_op(p, &op);
     }
     struct atsi_op attend = {.kind = ATSI_OP_ATTENTION, .state = state, .u.attention = {64, 8, 1.0f}};
     atsi_program_add_op(p, &attend);
     struct atsi_tensor t = tensor_of(ATSI_Q4_K, 256, 16, 128);
-    struct atsi_op choose = {.kind = ATSI_OP_EXPERTS, .in = {{buffer, 0, 256}, {buffer, 0, 8}}, .out = {{buffer, 0, 128}},
-                             .tensor = {atsi_program_add_tensor(p, &t)}, .u.experts = {128, 8, false}};
+    struct atsi_op choose = {.kind = ATSI_OP_EXPERTS,
+                             .in = {{buffer, 0, 256}, {buffer, 0, 8}},
+                             .out = {{buffer, 0, 128}},
+                             .tensor = {atsi_program_add_tensor(p, &t)},
+                             .u.experts = {128, 8, false}};
     atsi_program_add_op(p, &choose);
     DO(b, prepare(b->d, p, ROWS_MAX, 1, 40000, &b->err));
 }
@@ -323,8 +375,9 @@ static void open_bench(struct bench *b) {
 }
 
 static void bench_matrices(struct bench *b) {
-    static const enum atsi_dtype TYPES[] = {ATSI_Q4_K, ATSI_Q6_K, ATSI_Q8_0, ATSI_Q4_0, ATSI_Q5_K, ATSI_MXFP4, ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1,
-                                            ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_Q2_K, ATSI_Q3_K, ATSI_F16, ATSI_BF16, ATSI_F32};
+    static const enum atsi_dtype TYPES[] = {ATSI_Q4_K, ATSI_Q6_K, ATSI_Q8_0, ATSI_Q4_0,   ATSI_Q5_K,   ATSI_MXFP4,
+                                            ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1, ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_Q2_K,
+                                            ATSI_Q3_K, ATSI_F16,  ATSI_BF16, ATSI_F32};
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         time_matmul(b, TYPES[i], 5120, 17408, 1);
         if (i < 3) time_matmul(b, TYPES[i], 5120, 151936, 1);

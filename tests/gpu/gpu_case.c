@@ -8,8 +8,8 @@
 #include "kernels/layout.h"
 #include "tests/support/check.h"
 
-int32_t gpu_case_weight(struct op_case *c, enum atsi_dtype dtype, uint64_t ne0, uint64_t ne1, uint64_t ne2, enum quant_fill fill,
-                        struct quant_rng *rng) {
+int32_t gpu_case_weight(struct op_case *c, enum atsi_dtype dtype, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                        enum quant_fill fill, struct quant_rng *rng) {
     struct atsi_tensor t = {.dtype = dtype, .layout = atsi_layout_of(dtype), .ne = {ne0, ne1, ne2, 1}};
     snprintf(t.name, sizeof t.name, "weight.%u", c->program.n_tensors);
     t.size_bytes = atsi_layout_bytes(t.dtype, t.layout, t.ne);
@@ -59,7 +59,8 @@ static bool only_written(const struct op_case *c, uint32_t buffer) {
         for (int k = 0; k < ATSI_OP_MAX_IN; k++)
             if (op->in[k].buffer == (int32_t)buffer) return false;
         for (int k = 0; k < ATSI_OP_MAX_OUT; k++)
-            if (op->out[k].buffer == (int32_t)buffer) return !op->add && op->out[k].width == c->program.buffers[buffer].width;
+            if (op->out[k].buffer == (int32_t)buffer)
+                return !op->add && op->out[k].width == c->program.buffers[buffer].width;
     }
     return false;
 }
@@ -83,7 +84,8 @@ static void upload_states(struct device_case *x, uint32_t first_pos) {
         const struct atsi_state *s = &x->c->program.states[i];
         bool kv = s->kind == ATSI_STATE_KV;
         size_t heads = (size_t)s->n_heads * (kv ? x->c->capacity : 1);
-        size_t k_bytes = kv ? heads * (size_t)atsi_dtype_row_bytes(x->c->kv_type, s->k_dim) : heads * s->k_dim * s->v_dim * sizeof(float);
+        size_t k_bytes = kv ? heads * (size_t)atsi_dtype_row_bytes(x->c->kv_type, s->k_dim)
+                            : heads * s->k_dim * s->v_dim * sizeof(float);
         size_t v_bytes = kv ? heads * (size_t)atsi_dtype_row_bytes(x->c->kv_type, s->v_dim) : 0;
         // The CPU's run starts from zeros too. What is seen by no token must not count: NaN in every slot of a cache behind the
         // first position.
@@ -91,7 +93,8 @@ static void upload_states(struct device_case *x, uint32_t first_pos) {
         if (first == NULL) abort();
         if (kv) {
             memset(first + k_bytes / x->c->capacity * first_pos, 0xff, k_bytes - k_bytes / x->c->capacity * first_pos);
-            memset(first + k_bytes + v_bytes / x->c->capacity * first_pos, 0xff, v_bytes - v_bytes / x->c->capacity * first_pos);
+            memset(first + k_bytes + v_bytes / x->c->capacity * first_pos, 0xff,
+                   v_bytes - v_bytes / x->c->capacity * first_pos);
         }
         x->states[i][0] = device_memory(x, k_bytes, first);
         x->states[i][1] = kv ? device_memory(x, v_bytes, first + k_bytes) : NULL;
@@ -100,7 +103,8 @@ static void upload_states(struct device_case *x, uint32_t first_pos) {
     }
 }
 
-static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos) {
+static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk,
+                      uint32_t first_pos) {
     memset(x, 0, sizeof *x);
     x->c = c;
     x->d = d;
@@ -138,7 +142,8 @@ static struct atsi_rows_ref rows_of(const struct device_case *x, const struct at
     if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
     const struct atsi_buffer *b = &x->c->program.buffers[view->buffer];
     if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
-    return (struct atsi_rows_ref){(float *)x->buffers[view->buffer] + (size_t)first_row * b->width + view->offset, b->width, view->width};
+    return (struct atsi_rows_ref){(float *)x->buffers[view->buffer] + (size_t)first_row * b->width + view->offset,
+                                  b->width, view->width};
 }
 
 static struct atsi_op_call make_call(const struct device_case *x, const struct atsi_op *op, uint32_t first_row) {
@@ -150,8 +155,8 @@ static struct atsi_op_call make_call(const struct device_case *x, const struct a
         if (op->tensor[i] != ATSI_NONE)
             call.tensor[i] = (struct atsi_tensor_ref){x->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
     if (op->state != ATSI_NONE)
-        call.state = (struct atsi_state_ref){x->states[op->state][0], x->states[op->state][1], &c->program.states[op->state],
-                                             c->kv_type, c->capacity};
+        call.state = (struct atsi_state_ref){x->states[op->state][0], x->states[op->state][1],
+                                             &c->program.states[op->state], c->kv_type, c->capacity};
     call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
     call.round = (struct atsi_round_ref){x->round, (const int32_t *)x->token_ids + first_row, x->output_rows};
     return call;
@@ -169,8 +174,10 @@ void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint
     open_case(&x, c, d, chunk, first_pos);
     for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
         TRY(&x, stream_sync(x.s, &x.err)); // the pinned round is rewritten
-        *x.host_round = (struct atsi_round){.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
-                                            .n_outputs = (int32_t)c->n_outputs, .first_pos = (int32_t)(first_pos + row)};
+        *x.host_round =
+            (struct atsi_round){.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
+                                .n_outputs = (int32_t)c->n_outputs,
+                                .first_pos = (int32_t)(first_pos + row)};
         TRY(&x, copy_rows(x.s, x.round, 4, x.host_round_dev, 4, 4, 1, &x.err));
         if (captured) {
             void *graph = NULL;
@@ -202,14 +209,19 @@ static double distance(const float *found, const float *wanted, size_t n) {
 static double compare_buffer(const struct op_case *c, uint32_t b, const float *wanted, const char *what) {
     size_t n = op_case_rows(c, (int32_t)b) * c->program.buffers[b].width;
     if (c->program.buffers[b].is_int) {
-        if (memcmp(c->buffers[b], wanted, n * sizeof(float)) != 0) fail_msg("%s: integers of buffer %u differ", what, b);
+        if (memcmp(c->buffers[b], wanted, n * sizeof(float)) != 0)
+            fail_msg("%s: integers of buffer %u differ", what, b);
         return 0;
     }
     return distance(c->buffers[b], wanted, n);
 }
 
-void gpu_case_check(struct op_case *c, struct atsi_device *d, const uint32_t *chunks, int n_chunks, double tolerance, const char *what) {
-    enum { FIRST_POS = 5, THREADS = 4 };
+void gpu_case_check(struct op_case *c, struct atsi_device *d, const uint32_t *chunks, int n_chunks, double tolerance,
+                    const char *what) {
+    enum {
+        FIRST_POS = 5,
+        THREADS = 4
+    };
     float *before[OP_CASE_CAP], *wanted[OP_CASE_CAP];
     double worst = 0;
     for (uint32_t b = 0; b < c->program.n_buffers; b++) before[b] = op_case_copy(c, (int32_t)b);
@@ -221,7 +233,8 @@ void gpu_case_check(struct op_case *c, struct atsi_device *d, const uint32_t *ch
         gpu_case_run(c, d, chunk, FIRST_POS, k % 2 == 1);
         for (uint32_t b = 0; b < c->program.n_buffers; b++) {
             double ratio = compare_buffer(c, b, wanted[b], what);
-            if (!(ratio <= tolerance)) fail_msg("%s, rounds of %u: buffer %u is off by %.3g, allowed %.3g", what, chunk, b, ratio, tolerance);
+            if (!(ratio <= tolerance))
+                fail_msg("%s, rounds of %u: buffer %u is off by %.3g, allowed %.3g", what, chunk, b, ratio, tolerance);
             if (ratio > worst) worst = ratio;
         }
     }

@@ -16,23 +16,26 @@ struct suite {
     bool small;
 };
 
-static const enum atsi_dtype TYPES[] = {ATSI_F32, ATSI_F16, ATSI_BF16, ATSI_Q8_0, ATSI_Q4_0, ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1,
-                                        ATSI_Q2_K, ATSI_Q3_K, ATSI_Q4_K, ATSI_Q5_K, ATSI_Q6_K, ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_MXFP4};
-enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+static const enum atsi_dtype TYPES[] = {ATSI_F32,  ATSI_F16,    ATSI_BF16,   ATSI_Q8_0, ATSI_Q4_0, ATSI_Q4_1,
+                                        ATSI_Q5_0, ATSI_Q5_1,   ATSI_Q2_K,   ATSI_Q3_K, ATSI_Q4_K, ATSI_Q5_K,
+                                        ATSI_Q6_K, ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_MXFP4};
+enum {
+    N_TYPES = sizeof TYPES / sizeof *TYPES
+};
 #define FLOAT_TOLERANCE 3e-6 // the same numbers summed in another order
 #define SPLIT_TOLERANCE 4e-5 // float weights on tensor cores, whose sums are cut off rather than rounded
-#define HALF_TOLERANCE 2e-3  // queries and attention weights rounded to half
+#define HALF_TOLERANCE  2e-3 // queries and attention weights rounded to half
 #define CODES_TOLERANCE 5e-3 // and a value between two codes may be rounded to the other one
 
 static uint32_t block_of(enum atsi_dtype dtype) { return atsi_dtype_info(dtype)->block_elems; }
 
 // ---- matrices ------------------------------------------------------------------------------------------------------------
 
-static void matmul_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out, uint32_t n_tokens,
-                        bool bias, bool add, enum quant_fill fill) {
+static void matmul_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out,
+                        uint32_t n_tokens, bool bias, bool add, enum quant_fill fill) {
     char what[80];
-    snprintf(what, sizeof what, "matmul %s %ux%u, %u tokens%s%s", atsi_dtype_name(dtype), n_cols, n_out, n_tokens, bias ? ", bias" : "",
-             add ? ", add" : "");
+    snprintf(what, sizeof what, "matmul %s %ux%u, %u tokens%s%s", atsi_dtype_name(dtype), n_cols, n_out, n_tokens,
+             bias ? ", bias" : "", add ? ", add" : "");
     struct test_random r = {n_cols + n_out * 7 + n_tokens};
     struct quant_rng rng = {(uint64_t)dtype * 31 + n_cols};
     struct op_case c;
@@ -61,7 +64,8 @@ static void matrices(void **state) {
         matmul_case(s, TYPES[i], odd, 150, 70, true, true, QUANT_RANDOM);
         if (s->small) continue;
         matmul_case(s, TYPES[i], 4096, 512, 1, false, false, QUANT_RANDOM);
-        for (uint32_t n_tokens = 2; n_tokens <= 8; n_tokens++) matmul_case(s, TYPES[i], 2048, 300, n_tokens, false, false, QUANT_RANDOM);
+        for (uint32_t n_tokens = 2; n_tokens <= 8; n_tokens++)
+            matmul_case(s, TYPES[i], 2048, 300, n_tokens, false, false, QUANT_RANDOM);
         matmul_case(s, TYPES[i], 2560, 1030, 200, false, false, QUANT_RANDOM);
         matmul_case(s, TYPES[i], 512, 128, 64, false, false, QUANT_TINY);
     }
@@ -78,14 +82,20 @@ static void add_op(struct op_case *c, enum atsi_op_kind kind, int32_t in, int32_
 // Matrices that share an input, an input that changes between two of them, results that feed the next: what a device may
 // keep of a quantised input and what not.
 static void chain_case(const struct suite *s, enum atsi_dtype dtype) {
-    enum { WIDTH = 512, TOKENS = 37 };
+    enum {
+        WIDTH = 512,
+        TOKENS = 37
+    };
     struct test_random r = {3};
     struct quant_rng rng = {4};
     struct op_case c;
     op_case_init(&c, TOKENS, 0);
-    int32_t x = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f), h = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t a = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f), b = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t last = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f), norm = op_case_tensor(&c, WIDTH, 1, 1, &r, 1.0f);
+    int32_t x = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t a = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            b = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t last = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            norm = op_case_tensor(&c, WIDTH, 1, 1, &r, 1.0f);
     int32_t w[4];
     for (int i = 0; i < 4; i++) w[i] = gpu_case_weight(&c, dtype, WIDTH, WIDTH, 1, QUANT_RANDOM, &rng);
     add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, norm);
@@ -107,19 +117,27 @@ static void chains(void **state) {
     chain_case(*state, ATSI_F16);
 }
 
-static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_tokens, uint32_t n_experts, uint32_t n_used) {
-    enum { HIDDEN = 256, ROWS = 256 };
+static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_tokens, uint32_t n_experts,
+                         uint32_t n_used) {
+    enum {
+        HIDDEN = 256,
+        ROWS = 256
+    };
     char what[80];
     snprintf(what, sizeof what, "experts %s, %u of %u, %u tokens", atsi_dtype_name(dtype), n_used, n_experts, n_tokens);
     struct test_random r = {n_tokens};
     struct quant_rng rng = {(uint64_t)dtype};
     struct op_case c;
     op_case_init(&c, n_tokens, 0);
-    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f), ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
-    int32_t weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f), x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t up = op_case_buffer(&c, n_used * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t down = op_case_buffer(&c, n_used * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f), out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t w_up = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng), b_up = op_case_tensor(&c, ROWS, n_experts, 1, &r, 0.3f);
+    int32_t down = op_case_buffer(&c, n_used * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t w_up = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng),
+            b_up = op_case_tensor(&c, ROWS, n_experts, 1, &r, 0.3f);
     int32_t w_down = gpu_case_weight(&c, dtype, ROWS, 40, n_experts, QUANT_RANDOM, &rng);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
     op->in[0] = op_case_view(&c, logits);
@@ -153,7 +171,8 @@ static void embed_case(const struct suite *s, enum atsi_dtype dtype) {
     struct quant_rng rng = {(uint64_t)dtype};
     struct op_case c;
     op_case_init(&c, 19, 0);
-    int32_t out = op_case_buffer(&c, 768, ATSI_ROWS_TOKENS, false, &r, 1.0f), table = gpu_case_weight(&c, dtype, 768, 100, 1, QUANT_RANDOM, &rng);
+    int32_t out = op_case_buffer(&c, 768, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            table = gpu_case_weight(&c, dtype, 768, 100, 1, QUANT_RANDOM, &rng);
     for (int t = 0; t < 19; t++) c.token_ids[t] = (int32_t)test_random_below(&r, 100);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_EMBED);
     op->out[0] = op_case_view(&c, out);
@@ -169,7 +188,8 @@ static void embeddings(void **state) {
 
 // ---- rows ----------------------------------------------------------------------------------------------------------------
 
-static void norm_case(const struct suite *s, uint32_t group, uint32_t n_groups, bool add, bool in_place, bool weighted) {
+static void norm_case(const struct suite *s, uint32_t group, uint32_t n_groups, bool add, bool in_place,
+                      bool weighted) {
     char what[80];
     snprintf(what, sizeof what, "norm %u groups of %u", n_groups, group);
     struct test_random r = {group};
@@ -204,9 +224,12 @@ static void rows_ops(void **state) {
     for (uint32_t width = 5; width <= 1024; width = width * 4 + 12) {
         struct op_case c;
         op_case_init(&c, 9, 3);
-        int32_t a = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f), b = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f);
-        int32_t y = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f), gates = op_case_buffer(&c, 3, ATSI_ROWS_TOKENS, false, &r, 3.0f);
-        int32_t wide = op_case_buffer(&c, 3 * width, ATSI_ROWS_TOKENS, false, &r, 2.0f), sums = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        int32_t a = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f),
+                b = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f);
+        int32_t y = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                gates = op_case_buffer(&c, 3, ATSI_ROWS_TOKENS, false, &r, 3.0f);
+        int32_t wide = op_case_buffer(&c, 3 * width, ATSI_ROWS_TOKENS, false, &r, 2.0f),
+                sums = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f);
         int32_t picked = op_case_buffer(&c, width, ATSI_ROWS_OUTPUTS, false, &r, 1.0f);
         for (int act = ATSI_GLU_SILU; act <= ATSI_GLU_CLAMPED; act++) {
             add_op(&c, ATSI_OP_GLU, a, b, act == ATSI_GLU_SILU ? y : a, ATSI_NONE);
@@ -223,7 +246,8 @@ static void rows_ops(void **state) {
     }
 }
 
-static void rope_case(const struct suite *s, enum atsi_rope_pairing pairing, uint32_t head_dim, uint32_t n_rot, bool in_place) {
+static void rope_case(const struct suite *s, enum atsi_rope_pairing pairing, uint32_t head_dim, uint32_t n_rot,
+                      bool in_place) {
     struct test_random r = {n_rot};
     struct op_case c;
     op_case_init(&c, 8, 0);
@@ -244,12 +268,14 @@ static void ropes(void **state) {
     }
 }
 
-static void router_case(const struct suite *s, enum atsi_router_score score, uint32_t n_experts, uint32_t n_used, bool biased, bool normalise) {
+static void router_case(const struct suite *s, enum atsi_router_score score, uint32_t n_experts, uint32_t n_used,
+                        bool biased, bool normalise) {
     struct test_random r = {n_experts + (uint32_t)score};
     struct op_case c;
     op_case_init(&c, 11, 0);
     int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0), weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+            weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t bias = biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.5f) : ATSI_NONE;
     for (uint32_t e = 0; e < n_experts; e++) c.buffers[logits][e] = (float)(e % 2); // ties go to the lower number
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
@@ -292,13 +318,15 @@ static void convolutions(void **state) {
     conv_case(*state, 9, 5, 3, false);
 }
 
-static void delta_case(const struct suite *s, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim, bool tiled) {
+static void delta_case(const struct suite *s, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim,
+                       bool tiled) {
     struct test_random r = {k_dim};
     struct op_case c;
     op_case_init(&c, 21, 0);
     int32_t qk = op_case_buffer(&c, 2 * n_k_heads * k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t v = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f), alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
+    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
     int32_t out = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t rate = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f), bias = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f);
     for (uint32_t h = 0; h < n_v_heads; h++) ((float *)c.tensors[rate])[h] = -fabsf(((float *)c.tensors[rate])[h]);
@@ -330,16 +358,18 @@ struct attention_shape {
 
 static void attention_case(const struct suite *s, struct attention_shape a, enum atsi_dtype kv_type) {
     char what[100];
-    snprintf(what, sizeof what, "attention %u/%u heads of %u, %s%s, window %u, %u tokens", a.n_heads, a.n_kv_heads, a.k_dim,
-             atsi_dtype_name(kv_type), a.sinks ? ", sinks" : "", a.window, a.n_tokens);
+    snprintf(what, sizeof what, "attention %u/%u heads of %u, %s%s, window %u, %u tokens", a.n_heads, a.n_kv_heads,
+             a.k_dim, atsi_dtype_name(kv_type), a.sinks ? ", sinks" : "", a.window, a.n_tokens);
     struct test_random r = {a.k_dim + a.n_tokens};
     struct op_case c;
     op_case_init(&c, a.n_tokens, 0);
     c.kv_type = kv_type;
     uint32_t longest = a.n_tokens;
     c.capacity = a.window != 0 ? a.window + longest : longest + 8; // positions start at 5
-    int32_t q = op_case_buffer(&c, a.n_heads * a.k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f), k = op_case_buffer(&c, a.n_kv_heads * a.k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t v = op_case_buffer(&c, a.n_kv_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f), out = op_case_buffer(&c, a.n_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t q = op_case_buffer(&c, a.n_heads * a.k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            k = op_case_buffer(&c, a.n_kv_heads * a.k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t v = op_case_buffer(&c, a.n_kv_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, a.n_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ATTENTION);
     op->in[0] = op_case_view(&c, q);
     op->in[1] = op_case_view(&c, k);
@@ -348,16 +378,21 @@ static void attention_case(const struct suite *s, struct attention_shape a, enum
     if (a.sinks) op->tensor[0] = op_case_tensor(&c, a.n_heads, 1, 1, &r, 1.0f);
     op->state = op_case_state(&c, ATSI_STATE_KV, a.n_kv_heads, a.k_dim, a.v_dim, a.window);
     op->u.attention = (struct atsi_attention_params){a.n_heads, a.n_kv_heads, 1.5f / sqrtf((float)a.k_dim)};
-    gpu_case_check(&c, s->device, (const uint32_t[]){a.n_tokens, 1, 24}, 3, kv_type == ATSI_F32 ? 3e-6 : kv_type == ATSI_F16 ? HALF_TOLERANCE : CODES_TOLERANCE, what);
+    gpu_case_check(&c, s->device, (const uint32_t[]){a.n_tokens, 1, 24}, 3,
+                   kv_type == ATSI_F32   ? 3e-6
+                   : kv_type == ATSI_F16 ? HALF_TOLERANCE
+                                         : CODES_TOLERANCE,
+                   what);
     op_case_free(&c);
 }
 
 static void attention(void **state) {
     const struct suite *s = *state;
     static const struct attention_shape SHAPES[] = {
-        {8, 2, 64, 64, 0, 60, false}, {6, 2, 80, 80, 0, 45, true},  {4, 4, 96, 96, 9, 70, false},     {10, 2, 128, 128, 0, 90, true},
-        {4, 1, 256, 256, 0, 50, false}, {16, 2, 64, 64, 33, 130, true}, {3, 1, 48, 48, 0, 40, false}, {4, 2, 64, 32, 7, 40, true},
-        {40, 8, 128, 128, 0, 700, false}, {16, 4, 256, 256, 128, 600, false}, {64, 8, 64, 64, 128, 500, true},
+        {8, 2, 64, 64, 0, 60, false},       {6, 2, 80, 80, 0, 45, true},     {4, 4, 96, 96, 9, 70, false},
+        {10, 2, 128, 128, 0, 90, true},     {4, 1, 256, 256, 0, 50, false},  {16, 2, 64, 64, 33, 130, true},
+        {3, 1, 48, 48, 0, 40, false},       {4, 2, 64, 32, 7, 40, true},     {40, 8, 128, 128, 0, 700, false},
+        {16, 4, 256, 256, 128, 600, false}, {64, 8, 64, 64, 128, 500, true},
     };
     for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) {
         if (s->small && SHAPES[i].n_tokens > 150) continue;
@@ -382,13 +417,16 @@ static void refused_memory_is_not_sticky(void **state) {
 
 // A read-only shared mapping of a file without write permission becomes pinned memory that a copy reads.
 static void mapped_file_is_registered(void **state) {
-    enum { BYTES = 1 << 20 };
+    enum {
+        BYTES = 1 << 20
+    };
     struct atsi_device *d = ((struct suite *)*state)->device;
     struct atsi_error err = {.status = ATSI_OK};
     struct atsi_device_info info;
     check_ok(d->ops->info(d, &info, &err), err);
-    printf("# %s: %.1f GiB, %.1f free, process %.0f MiB, %d copy engines, registers files: %s\n", info.name, info.total_bytes / 0x1p30,
-           info.free_bytes / 0x1p30, info.used_by_process_bytes / 0x1p20, info.n_copy_engines, info.can_register_host ? "yes" : "no");
+    printf("# %s: %.1f GiB, %.1f free, process %.0f MiB, %d copy engines, registers files: %s\n", info.name,
+           info.total_bytes / 0x1p30, info.free_bytes / 0x1p30, info.used_by_process_bytes / 0x1p20,
+           info.n_copy_engines, info.can_register_host ? "yes" : "no");
     if (!info.can_register_host) skip();
     char path[] = "/tmp/atsi-test-XXXXXX";
     int fd = mkstemp(path);
@@ -418,7 +456,11 @@ static void mapped_file_is_registered(void **state) {
 }
 
 static void rows_move_through_mapped_memory(void **state) {
-    enum { WIDTH = 37, ROWS = 11, STRIDE = 50 };
+    enum {
+        WIDTH = 37,
+        ROWS = 11,
+        STRIDE = 50
+    };
     struct atsi_device *d = ((struct suite *)*state)->device;
     struct atsi_error err = {.status = ATSI_OK};
     struct atsi_stream *s = NULL;
@@ -447,7 +489,8 @@ static void unsupported_type_is_named(void **state) {
     struct suite *s = *state;
     struct atsi_error err = {.status = ATSI_OK};
     struct atsi_stream *stream = NULL;
-    struct atsi_tensor weight = {.name = "blk.0.w", .dtype = ATSI_IQ2_XXS, .layout = ATSI_LAYOUT_PLAIN, .ne = {256, 16, 1, 1}};
+    struct atsi_tensor weight = {
+        .name = "blk.0.w", .dtype = ATSI_IQ2_XXS, .layout = ATSI_LAYOUT_PLAIN, .ne = {256, 16, 1, 1}};
     struct atsi_op op = {.kind = ATSI_OP_MATMUL};
     struct atsi_op_call call = {.op = &op, .in = {{&op, 256, 256}}, .out = {{&op, 16, 16}}, .tensor = {{&op, &weight}}};
     struct atsi_round round = {.n_tokens = 1};
@@ -470,11 +513,16 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(mapped_file_is_registered, &suite),
         cmocka_unit_test_prestate(rows_move_through_mapped_memory, &suite),
         cmocka_unit_test_prestate(unsupported_type_is_named, &suite),
-        cmocka_unit_test_prestate(norms, &suite), cmocka_unit_test_prestate(rows_ops, &suite),
-        cmocka_unit_test_prestate(ropes, &suite), cmocka_unit_test_prestate(routers, &suite),
-        cmocka_unit_test_prestate(embeddings, &suite), cmocka_unit_test_prestate(matrices, &suite),
-        cmocka_unit_test_prestate(chains, &suite), cmocka_unit_test_prestate(experts, &suite),
-        cmocka_unit_test_prestate(convolutions, &suite), cmocka_unit_test_prestate(delta_rules, &suite),
+        cmocka_unit_test_prestate(norms, &suite),
+        cmocka_unit_test_prestate(rows_ops, &suite),
+        cmocka_unit_test_prestate(ropes, &suite),
+        cmocka_unit_test_prestate(routers, &suite),
+        cmocka_unit_test_prestate(embeddings, &suite),
+        cmocka_unit_test_prestate(matrices, &suite),
+        cmocka_unit_test_prestate(chains, &suite),
+        cmocka_unit_test_prestate(experts, &suite),
+        cmocka_unit_test_prestate(convolutions, &suite),
+        cmocka_unit_test_prestate(delta_rules, &suite),
         cmocka_unit_test_prestate(attention, &suite),
     };
     int n_failed = cmocka_run_group_tests_name("cuda", tests, NULL, NULL);

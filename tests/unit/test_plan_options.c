@@ -112,6 +112,15 @@ static void test_chat_formats(void **state) {
         {"[gMASK]<sop><|user|>\nhi<|assistant|>", "glm4"},
         {"<|start|>system<|message|>x<|end|><|start|>assistant<|channel|>final", "harmony"},
         {"{{ '[INST] ' + m.content + ' [/INST]' }}", "mistral"},
+        {"{{ '[INST] ' + m.content + '[/INST]' }}", "mistral-v3"},
+        {"{{ '[INST]' + m.content + '[/INST]' }}", "mistral-tekken"},
+        {"{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + m.content + '[/INST]' }}", "mistral-v7"},
+        {"<|im_start|>assistant\\n' }}{{ '<think>\\n\\n</think>\\n\\n' }}<|im_end|>", "qwen3"},
+        {"{{ '<|im_start|>assistant\\n<think>\\n' }}<|im_end|></think>", "qwen3-thinking"},
+        {"<|im_start|>system\\nYou are a helpful assistant.<|im_end|>", "qwen2"},
+        {"<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.1"},
+        {"{{ strftime_now('%d %b %Y') }}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.2"},
+        {"[gMASK]<sop><|user|>\nhi<|assistant|>\n<think>", "glm-z1"},
         {"[INST] <<SYS>>\nx\n<</SYS>>\n\nhi [/INST]", ""}, // Llama 2
         {"<|im_start|>user<|im_sep|>hi<|im_end|>", ""},    // Phi-4
         {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
