@@ -75,11 +75,13 @@ static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32
 // reference machine the CPU keeps 78 of 92 GB/s and the link 51 of 55 (design section 9).
 static const double link_in_place = 55.0 / 51.0, cpu_beside_link = 92.0 / 78.0;
 
+static const double link_speed[ATSI_LINK_USES] = {1, 1, 0.7, 1.4}; // against the profile
+
 // Divides every CPU unit so that both parts end together.
-static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units) {
+static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units, enum atsi_link_use use) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         if (d->backends[u] == ATSI_GPU || !atsi_script_can_share(&d->plan->program, u)) continue;
-        double cpu_us = units[u].t_cpu_us * cpu_beside_link, gpu_us = units[u].transfer_us * link_in_place + units[u].t_gpu_us;
+        double cpu_us = units[u].t_cpu_us * cpu_beside_link, gpu_us = units[u].transfer_us * link_in_place / link_speed[use] + units[u].t_gpu_us;
         if (!(cpu_us + gpu_us > 0)) continue;
         d->gpu_share[u] = (float)(cpu_us / (cpu_us + gpu_us));
         d->last.n_shared++;
@@ -114,7 +116,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     if (d->scheduler) {
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
         atsi_round_units(d->plan, n_tokens, inst.temp_bytes, scales, d->units);
-        if (use == ATSI_LINK_SHARES && n_tokens == 1) share(d, d->units);
+        if (use != ATSI_LINK_STREAMS && n_tokens == 1) share(d, d->units, use);
         else ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
     *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share};

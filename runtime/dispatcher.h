@@ -15,9 +15,14 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
 // How CPU-resident units use the link in decode rounds.
 enum atsi_link_use {
     ATSI_LINK_STREAMS = 0, // whole units are promoted by the policy
-    ATSI_LINK_SHARES = 1   // every CPU unit is divided: the GPU reads its part in place while the CPU computes the rest
+    // Every CPU unit is divided: the GPU reads its part in place while the CPU computes the rest. The parts are such that both
+    // end together at the profiled speeds, or with a link that is slower or faster than profiled beside a working CPU.
+    ATSI_LINK_SHARES = 1,
+    ATSI_LINK_SHARES_LESS = 2,
+    ATSI_LINK_SHARES_MORE = 3,
+    ATSI_LINK_USES = 4
 };
-// Whether a decode round can do both, so that the faster one has to be found by trying.
+// Whether a decode round can do either, so that the fastest has to be found by trying.
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
 
 // The assignment of a round of n_tokens under the given speeds (`use` matters for single tokens only). The arrays belong to the dispatcher and hold until its next call.

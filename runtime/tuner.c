@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double epsilon = 0.15, tau_rounds = 5, weight_of_new = 0.2;
+static const double epsilon = 0.15;
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -29,22 +29,24 @@ void atsi_tuner_start(struct atsi_tuner *t, bool has_choice) {
 }
 
 static bool settle(struct atsi_tuner *t) {
-    enum atsi_link_use best = t->median_us[ATSI_LINK_SHARES] <= t->median_us[ATSI_LINK_STREAMS] ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
+    enum atsi_link_use best = ATSI_LINK_STREAMS;
+    for (int use = 1; use < ATSI_LINK_USES; use++)
+        if (t->median_us[use] < t->median_us[best]) best = (enum atsi_link_use)use;
     bool changed = best != t->use;
     t->settled = true;
-    t->recent_us = t->median_us[best];
-    t->since_settled_us = 0;
+    t->n_watched = 0;
     begin(t, best);
     return changed;
 }
 
+// After settling, the median of the last rounds stands for the recent time, so that one slow round changes nothing.
 static bool watch(struct atsi_tuner *t, double round_us) {
-    t->recent_us += weight_of_new * (round_us - t->recent_us);
-    t->since_settled_us += round_us;
-    double deviation = fabs(t->recent_us / t->median_us[t->use] - 1);
-    if (deviation < epsilon || t->since_settled_us < tau_rounds * t->recent_us) return false;
-    t->settled = false; // measure this use first, then the other one
-    t->median_us[0] = t->median_us[1] = 0;
+    t->times_us[t->n_watched++ % ATSI_TUNER_ROUNDS] = round_us;
+    if (t->n_watched < ATSI_TUNER_ROUNDS) return false; // tau: five tokens since the decision
+    double deviation = fabs(median(t->times_us) / t->median_us[t->use] - 1);
+    if (deviation < epsilon) return false;
+    t->settled = false; // measure this use first, then the others
+    memset(t->median_us, 0, sizeof t->median_us);
     t->n_rounds = 1;
     return false;
 }
@@ -57,7 +59,10 @@ bool atsi_tuner_record(struct atsi_tuner *t, double round_us) {
     t->times_us[t->n_rounds - 2] = round_us;
     if (t->n_rounds <= ATSI_TUNER_ROUNDS) return false;
     t->median_us[t->use] = median(t->times_us);
-    if (t->median_us[!t->use] > 0) return settle(t);
-    begin(t, (enum atsi_link_use)!t->use);
-    return true;
+    for (int use = 0; use < ATSI_LINK_USES; use++)
+        if (t->median_us[use] == 0) {
+            begin(t, (enum atsi_link_use)use);
+            return true;
+        }
+    return settle(t);
 }
