@@ -113,7 +113,7 @@ struct search {
     const struct atsi_place_options *options;
     struct atsi_solve_unit *units, *fixed_units; // fixed_units: with the classes of Algorithm 1
     uint8_t *placement, *best;
-    uint64_t free_bytes; // for residents and the temporary region
+    uint64_t free_bytes;       // for residents and the temporary region
     double decode_per_prefill; // decode round over prefill chunk, all on the CPU
     bool has_experts;
 };
