@@ -113,7 +113,7 @@ struct search {
     const struct atsi_place_options *options;
     struct atsi_solve_unit *units, *fixed_units; // fixed_units: with the classes of Algorithm 1
     uint8_t *placement, *best;
-    uint64_t free_bytes; // for residents and the temporary region
+    uint64_t free_bytes;       // for residents and the temporary region
     double decode_per_prefill; // decode round over prefill chunk, all on the CPU
     bool has_experts;
 };
@@ -294,7 +294,7 @@ static void record_certificate(struct atsi_plan_certificate *c, const struct ats
     *c = (struct atsi_plan_certificate){.objective_us = r->value.objective_us, .dp_seconds = r->dp_seconds};
     strncpy(c->milp_status, words[r->milp.status], sizeof c->milp_status - 1);
     if (r->milp.status == ATSI_MILP_SKIPPED) return;
-    c->milp_objective_us = r->milp.status != ATSI_MILP_SKIPPED ? r->milp.objective_us : r->value.objective_us;
+    c->milp_objective_us = r->milp.objective_us;
     c->bound_us = r->milp.bound_us;
     c->gap = r->gap;
     c->milp_seconds = r->milp.seconds;

@@ -117,6 +117,9 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     struct atsi_dispatcher *dispatcher;
     ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher, err));
     ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
+    int n_threads = atsi_executor_n_threads(r->session->executor);
+    if (r->o->n_threads > n_threads && !r->o->quiet)
+        fprintf(stderr, "--threads %d: there are processors for %d, which are used\n", r->o->n_threads, n_threads);
     r->times.load_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }

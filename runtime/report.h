@@ -4,11 +4,10 @@
 
 #include <stdio.h>
 
+#include "formats/version.h"
 #include "runtime/generate.h"
 #include "runtime/options.h"
 #include "runtime/weights.h"
-
-#define ATSI_VERSION "0.1.0"
 
 struct atsi_run_times {
     double load_us;

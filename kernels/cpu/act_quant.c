@@ -13,9 +13,13 @@ static int8_t nearest_int8(float x) {
 void atsi_act_quantise_ref(const float *in, uint32_t n_cols, struct atsi_act_block *out) {
     for (uint32_t c = 0; c < n_cols; c += 32, in += 32, out++) {
         float largest = 0;
-        for (int i = 0; i < 32; i++) largest = fabsf(in[i]) > largest ? fabsf(in[i]) : largest;
+        bool any_nan = false;
+        for (int i = 0; i < 32; i++) {
+            largest = fabsf(in[i]) > largest ? fabsf(in[i]) : largest;
+            any_nan |= isnan(in[i]) != 0;
+        }
         float inverse = largest > SMALLEST ? 127.0f / largest : 0;
-        out->d = largest > SMALLEST ? largest / 127.0f : 0;
+        out->d = any_nan ? NAN : largest > SMALLEST ? largest / 127.0f : 0;
         for (int half = 0; half < 2; half++) {
             int sum = 0;
             for (int i = 16 * half; i < 16 * half + 16; i++) {

@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <math.h>
 
 #include "kernels/cpu/act_quant.h"
 
@@ -20,6 +21,12 @@ static float largest_of(__m256 a, __m256 b, __m256 c, __m256 d) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+// The maximum above passes over a NaN, which must not be lost: it is how broken weights become visible.
+static bool any_nan(__m256 a, __m256 b, __m256 c, __m256 d) {
+    __m256 unordered = _mm256_or_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q), _mm256_cmp_ps(c, d, _CMP_UNORD_Q));
+    return _mm256_movemask_ps(unordered) != 0;
+}
+
 static __m256i nearest(__m256 x, __m256 inverse) {
     __m256 scaled = _mm256_min_ps(_mm256_mul_ps(x, inverse), _mm256_set1_ps(127));
     return _mm256_cvtps_epi32(_mm256_max_ps(scaled, _mm256_set1_ps(-127)));
@@ -31,7 +38,7 @@ void atsi_act_quantise_avx2(const float *in, uint32_t n_cols, struct atsi_act_bl
         __m256 x0 = _mm256_loadu_ps(in), x1 = _mm256_loadu_ps(in + 8), x2 = _mm256_loadu_ps(in + 16), x3 = _mm256_loadu_ps(in + 24);
         float largest = largest_of(x0, x1, x2, x3);
         float inverse = largest > 0x1p-100f ? 127.0f / largest : 0;
-        out->d = largest > 0x1p-100f ? largest / 127.0f : 0;
+        out->d = any_nan(x0, x1, x2, x3) ? NAN : largest > 0x1p-100f ? largest / 127.0f : 0;
         __m256 scale = _mm256_set1_ps(inverse);
         __m256i first = _mm256_packs_epi32(nearest(x0, scale), nearest(x1, scale));
         __m256i second = _mm256_packs_epi32(nearest(x2, scale), nearest(x3, scale));

@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <math.h>
 
 #include "kernels/cpu/act_quant.h"
 
@@ -17,7 +18,8 @@ void atsi_act_quantise_avx512(const float *in, uint32_t n_cols, struct atsi_act_
         __m512 a = _mm512_loadu_ps(in), b = _mm512_loadu_ps(in + 16);
         float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
         float inverse = largest > 0x1p-100f ? 127.0f / largest : 0;
-        out->d = largest > 0x1p-100f ? largest / 127.0f : 0;
+        bool any_nan = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; // the maximum passes over it
+        out->d = any_nan ? NAN : largest > 0x1p-100f ? largest / 127.0f : 0;
         __m512 scale = _mm512_set1_ps(inverse), low = _mm512_set1_ps(-127);
         __m512i qa = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(a, scale), limit), low));
         __m512i qb = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(b, scale), limit), low));

@@ -276,10 +276,13 @@ template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t s
                        stream, a, n_stages);
 }
 
-// Blocks of 128 input rows move fewest bytes; blocks of 64 fill the card where there are few, and waste less of an expert's rows.
+// Blocks of 128 input rows move fewest bytes, but one takes a whole multiprocessor: they pay when their last turn of the card is
+// not mostly empty. Blocks of 64 go two by two, and waste less of an expert's rows.
 template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
-    uint64_t n_wide = (uint64_t)ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS);
-    bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && n_wide >= (uint64_t)a->n_multiprocessors &&
+    uint32_t n_wide = ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS),
+             n_slots = (uint32_t)a->n_multiprocessors;
+    bool filled = 4 * n_wide >= 3 * ceil_div(n_wide, n_slots) * n_slots;
+    bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && filled &&
                 matrix_shared_bytes<W, 128>(1) <= (size_t)a->max_shared_bytes;
     if (wide)
         run_matrix<W, 128>(*a, stream);

@@ -102,8 +102,8 @@ static void add_boundary(struct model *m, size_t i, bool never_crossed) {
 }
 
 static void add_boundaries(struct model *m, double known) {
-    double affordable = gain_limit(m->inst) - known;
-    affordable += 1e-9 * fabs(affordable) + 1e-9; // rounding must never forbid what is exactly worth it
+    double limit = gain_limit(m->inst), affordable = limit - known;
+    affordable += 1e-9 * (fabs(limit) + fabs(known) + 1); // rounding must never forbid what is exactly worth it
     for (size_t i = 1; i < m->inst->n_units; i++) add_boundary(m, i, m->inst->units[i].switch_us > affordable);
 }
 

@@ -4,9 +4,9 @@
 //     s.t. sum of s_i [i on GPU] <= M          r_i = t_cpu_us - t_gpu_us, c_i = switch_us, i = 1..n in execution order
 //
 // Sizes are rounded up to whole granules and the budget down, here and in everything that tests what fits. The library
-// knows no models: a unit is a size, two times and a flag. All functions may be called from several threads on
-// different data, except that atsi_solve_milp (and so atsi_solve) must not run twice at the same time in one thread's
-// callbacks.
+// knows no models: a unit is a size, two times and a flag. Functions may run in several threads on different data, except
+// that atsi_solve_milp and atsi_solve use GLPK, which keeps state of its own: one call at a time, and the caller holds no
+// GLPK objects meanwhile.
 #ifndef ATSI_PLANNER_SOLVE_SOLVE_H
 #define ATSI_PLANNER_SOLVE_SOLVE_H
 

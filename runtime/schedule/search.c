@@ -143,7 +143,7 @@ static size_t cell_of(const struct search *s, const struct label *l) {
     return lag << s->effort.n_recent | (l->recent & ((1u << s->effort.n_recent) - 1));
 }
 
-// `l` stands at the end of unit i. No branches: which candidate is better is a coin toss that no processor can predict.
+// `l` stands at the end of unit i. Which candidate is better is a coin toss, so this is written without branches.
 static inline void offer(struct search *s, int side, const struct label *l, size_t i) {
     double price = s->effort.clock_price;
     const struct rest *rest = &s->rest[i + 1];

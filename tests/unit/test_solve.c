@@ -212,6 +212,32 @@ static void certificate_bounds_the_optimum(void **state) {
     }
 }
 
+// Times and switch costs over fourteen orders of magnitude, each on its own: the two solvers must still agree.
+static void any_scale_is_certified(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 1500; seed++) {
+        struct problem p;
+        make_random(&p, seed + 50000, 60);
+        uint64_t rng = seed;
+        double times = pow(10, 14 * uniform(&rng) - 4), switches = pow(10, 14 * uniform(&rng) - 4);
+        for (size_t i = 0; i < p.inst.n_units; i++) {
+            struct atsi_solve_unit *u = &p.units[i];
+            double spread = below(&rng, 8) ? 1 : 100;
+            u->t_cpu_us *= times * spread;
+            u->t_gpu_us *= times * spread;
+            u->switch_us = fmin(1e12, u->switch_us * switches);
+        }
+        if (seed % 2) atsi_solve_partition(&p.inst, p.units);
+        uint8_t placement[N_MAX];
+        struct atsi_solve_result r;
+        struct atsi_error err = {0};
+        if (atsi_solve(&p.inst, NULL, placement, &r, &err) != ATSI_OK)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        if (r.milp.status != ATSI_MILP_OPTIMAL) fail_msg("seed %llu: not proven", (unsigned long long)seed);
+        assert_true(r.gap >= 0 && r.gap <= 1e-6);
+    }
+}
+
 static void large_instances_are_fast(void **state) {
     (void)state;
     enum {
@@ -242,7 +268,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dp_equals_exhaustive_search),    cmocka_unit_test(dp_respects_fixed_units),
         cmocka_unit_test(partition_is_algorithm_1),       cmocka_unit_test(glpk_agrees),
-        cmocka_unit_test(certificate_bounds_the_optimum), cmocka_unit_test(large_instances_are_fast),
+        cmocka_unit_test(certificate_bounds_the_optimum), cmocka_unit_test(any_scale_is_certified),
+        cmocka_unit_test(large_instances_are_fast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
