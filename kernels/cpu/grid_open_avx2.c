@@ -141,14 +141,13 @@ static void open_iq1_m(const uint8_t *block, uint8_t *bytes, float *scale) {
     }
     float d = _cvtsh_ss((uint16_t)d_bits);
     for (unsigned k = 0; k < 16; k++) scale[ROWS * k] = d * (float)(2 * (w[k / 4] >> (3 * (k % 4)) & 7) + 1) * 0.125f;
-    for (unsigned l = 0; l < 32; l += 2, bytes += 16) {
-        const uint64_t *grid = ATSI_IQ1_GRID, ones = 0x0101010101010101u;
-        unsigned h = qh[l / 2];
-        uint64_t first = grid[qs[l] | (h << 8 & 0x700)], second = grid[qs[l + 1] | (h << 4 & 0x700)];
-        first = h & 0x08 ? first - ones : first + ones;
-        second = h & 0x80 ? second - ones : second + ones;
-        memcpy(bytes, &first, sizeof first);
-        memcpy(bytes + 8, &second, sizeof second);
+    for (unsigned k = 0; k < 8; k++, qs += 4, qh += 2, bytes += 32) { // whole registers: the transposition loads such
+        const uint64_t *grid = ATSI_IQ1_GRID, up = 0x0101010101010101u, down = UINT64_MAX;
+        unsigned a = qh[0], b = qh[1];
+        __m256i g = four(grid[qs[0] | (a << 8 & 0x700)], grid[qs[1] | (a << 4 & 0x700)], grid[qs[2] | (b << 8 & 0x700)],
+                         grid[qs[3] | (b << 4 & 0x700)]);
+        __m256i shift = four(a & 0x08 ? down : up, a & 0x80 ? down : up, b & 0x08 ? down : up, b & 0x80 ? down : up);
+        _mm256_storeu_si256((void *)bytes, _mm256_add_epi8(g, shift));
     }
 }
 

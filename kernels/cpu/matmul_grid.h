@@ -55,6 +55,13 @@ NO_PREPARE(opened16) NO_MIN(opened16)
 #define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 
+// Asks for the bytes of the next tile that lie where block b of this one's rows would, were they in order. Sixteen rows read
+// block by block are sixteen streams, more than prefetchers follow: waiting for them took two thirds of a decode.
+static void prefetch_next(const uint8_t *rows, size_t row_bytes, uint32_t block_bytes, size_t b) {
+    const uint8_t *share = rows + ATSI_TILE_ROWS * (row_bytes + b * block_bytes);
+    for (uint32_t at = 0; at < ATSI_TILE_ROWS * block_bytes; at += 64) __builtin_prefetch(share + at);
+}
+
 // One tile of rows, tokens t_begin .. t_end - 1 (at most TOKEN_BLOCK).
 static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matmul_args *a, uint32_t row, uint32_t t_begin, uint32_t t_end) {
     size_t row_bytes = (size_t)a->n_cols / 256 * type->block_bytes;
@@ -67,6 +74,7 @@ static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matm
     memset(sums, 0, (t_end - t_begin) * ATSI_TILE_ROWS * sizeof *sums);
     for (uint32_t t = t_begin; t < t_end; t++) x[t - t_begin] = atsi_matmul_in_row(a, t);
     for (size_t b = 0; b < a->n_cols / 256; b++) {
+        prefetch_next(rows, row_bytes, type->block_bytes, b);
         atsi_grid_open_avx2(a->dtype, rows + b * type->block_bytes, row_bytes, n_rows, &tile);
         for (uint32_t i = 0; i < t_end - t_begin;) {
             int log2 = tokens_log2(t_end - t_begin - i);
