@@ -20,8 +20,8 @@ static void run_conv(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_
     (void)i_thread;
     const struct atsi_op_call *call = step->call;
     const float *weight = call->tensor[0].data;
-    float *state = call->state.k, taps_of[ATSI_CONV_TAPS_MAX][CONV_CHANNELS];
-    float past[ATSI_CONV_TAPS_MAX][CONV_CHANNELS] = {0};
+    float *state = call->state.k;
+    float taps_of[ATSI_CONV_TAPS_MAX][CONV_CHANNELS] = {0}, past[ATSI_CONV_TAPS_MAX][CONV_CHANNELS] = {0};
     uint32_t n_channels = call->in[0].width, first = item * CONV_CHANNELS,
              n = min_u32(CONV_CHANNELS, n_channels - first);
     uint32_t n_taps = call->state.info->v_dim + 1;

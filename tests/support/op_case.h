@@ -2,6 +2,8 @@
 #ifndef ATSI_TESTS_SUPPORT_OP_CASE_H
 #define ATSI_TESTS_SUPPORT_OP_CASE_H
 
+#include <string.h>
+
 #include "kernels/cpu/ops.h"
 
 // Numbers that look random, the same on every machine.
@@ -11,6 +13,9 @@ struct test_random {
 uint32_t test_random_u32(struct test_random *r);
 uint32_t test_random_below(struct test_random *r, uint32_t n);
 float test_random_normal(struct test_random *r); // mean 0, variance 1
+
+// Whether floats are equal to the bit.
+static inline bool test_same_bits(const void *a, const void *b, size_t bytes) { return memcmp(a, b, bytes) == 0; }
 
 // A program of operations, built up by the calls below, with its operands in ordinary memory. Buffers keep the rows of all
 // n_tokens; running them in several rounds moves over the rows. Running out of memory ends the test.

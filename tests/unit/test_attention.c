@@ -34,15 +34,23 @@ static void build(struct op_case *c, const struct shape *s, struct test_random *
     op->state = op_case_state(c, ATSI_STATE_KV, s->n_kv_heads, s->k_dim, s->v_dim, s->window);
 }
 
-// What a cache of this type gives back for n values (its formats in their own words: half by the compiler's type, Q8_0 as 32 steps
+// To the nearest number of eleven bits, or multiple of 2^-24.
+static double to_half(double x) {
+    int exponent;
+    frexp(x, &exponent);
+    int unit = exponent < -13 ? -24 : exponent - 11;
+    return ldexp(nearbyint(ldexp(x, -unit)), unit);
+}
+
+// What a cache of this type gives back for n values (its formats in their own words: half by rounding in double precision, Q8_0 as 32 steps
 // of a half-precision max / 127).
 static void through_cache(enum atsi_dtype type, const float *in, uint32_t n, double *out) {
-    for (uint32_t i = 0; i < n; i++) out[i] = type == ATSI_F16 ? (double)(_Float16)in[i] : in[i];
+    for (uint32_t i = 0; i < n; i++) out[i] = type == ATSI_F16 ? to_half(in[i]) : in[i];
     if (type != ATSI_Q8_0) return;
     for (uint32_t b = 0; b < n; b += 32) {
         float most = 0;
         for (uint32_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(in[i]));
-        float step = (float)(_Float16)(most / 127);
+        float step = (float)to_half(most / 127);
         for (uint32_t i = b; i < b + 32; i++)
             out[i] = (double)step * fmin(127, fmax(-127, nearbyintf(in[i] * (1 / step))));
     }
@@ -73,7 +81,7 @@ static double attend(const struct op_case *c, const struct shape *s, const doubl
             spread = fmax(spread, fabs(v));
         }
     free(score);
-    return spread * (2 * products * (s->k_dim / 16 + 6) * 0x1p-24 + (t / 64 + 16) * 0x1p-23);
+    return spread * (2 * products * (double)(s->k_dim / 16 + 6) * 0x1p-24 + (double)(t / 64 + 16) * 0x1p-23);
 }
 
 static double *cached(const struct op_case *c, const struct shape *s, int buffer, uint32_t dim) {
@@ -122,7 +130,7 @@ static void check_shape(const struct shape *s, const uint32_t *chunks, uint64_t 
                     check_values(&c, s);
                     first = op_case_copy(&c, 3);
                 }
-                if (memcmp(first, c.buffers[3], bytes) != 0)
+                if (!test_same_bits(first, c.buffers[3], bytes))
                     fail_msg("%s, %d threads, rounds of %u: other bits than the first run", ISAS[i], n_threads, *chunk);
             }
     }

@@ -39,7 +39,7 @@ static void check_same_bits(struct op_case *c, int32_t out, const float *expecte
                 uint32_t chunk = CHUNKS[k] < c->n_tokens ? CHUNKS[k] : c->n_tokens;
                 for (uint32_t b = 0; b < c->program.n_buffers; b++) op_case_restore(c, (int32_t)b, before[b]);
                 op_case_run(c, ISAS[i], n_threads, chunk, 5);
-                if (memcmp(c->buffers[out], expected, bytes) != 0)
+                if (!test_same_bits(c->buffers[out], expected, bytes))
                     fail_msg("%s, %d threads, rounds of %u tokens: other bits than whole with one thread", ISAS[i],
                              n_threads, chunk);
             }
@@ -47,7 +47,7 @@ static void check_same_bits(struct op_case *c, int32_t out, const float *expecte
 }
 
 static void run_and_check(struct op_case *c, int32_t out, const double *wanted, double tolerance, double unit) {
-    float *before[OP_CASE_CAP];
+    float *before[OP_CASE_CAP] = {NULL};
     for (uint32_t b = 0; b < c->program.n_buffers; b++) before[b] = op_case_copy(c, (int32_t)b);
     op_case_run(c, "reference", 1, c->n_tokens, 5);
     float *first = op_case_copy(c, out);
@@ -413,9 +413,9 @@ static void router_case(enum atsi_router_score score, uint32_t n_experts, uint32
     for (uint32_t t = 0; t < 10; t++) {
         float *l = c.buffers[logits] + t * n_experts;
         double sum = 0;
-        for (uint32_t e = 0; e < n_experts; e++) sum += exp(l[e]);
+        for (uint32_t e = 0; e < n_experts; e++) sum += exp((double)l[e]);
         for (uint32_t e = 0; e < n_experts; e++) {
-            value[e] = score == ATSI_ROUTER_SOFTMAX   ? exp(l[e]) / sum
+            value[e] = score == ATSI_ROUTER_SOFTMAX   ? exp((double)l[e]) / sum
                        : score == ATSI_ROUTER_SIGMOID ? sigmoid(l[e])
                                                       : l[e];
             key[e] = value[e] + (biased ? ((float *)c.tensors[bias])[e] : 0);
@@ -546,7 +546,7 @@ static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads
             double qq = 1e-6, kk = 1e-6;
             for (uint32_t i = 0; i < k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
             double decay = exp(((float *)c.tensors[rate])[h] *
-                               log1p(exp(c.buffers[alpha][t * n_v_heads + h] + ((float *)c.tensors[bias])[h])));
+                               log1p(exp((double)c.buffers[alpha][t * n_v_heads + h] + ((float *)c.tensors[bias])[h])));
             double b = sigmoid(c.buffers[beta][t * n_v_heads + h]);
             for (uint32_t j = 0; j < v_dim; j++) {
                 double recalled = 0, read = 0;

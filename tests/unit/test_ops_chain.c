@@ -122,7 +122,7 @@ static void feed_forward(bool in_place) {
                     first = op_case_copy(&b.c, b.x);
                     check_values(&b, before, first);
                 }
-                if (memcmp(first, b.c.buffers[b.x], TOKENS * WIDTH * sizeof(float)) != 0)
+                if (!test_same_bits(first, b.c.buffers[b.x], TOKENS * WIDTH * sizeof(float)))
                     fail_msg("%s, %d threads, rounds of %u: other bits", ISAS[i], n_threads, chunk);
             }
     }
