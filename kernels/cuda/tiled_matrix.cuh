@@ -20,7 +20,9 @@ template <class W, int COLS> struct matrix_stage {
     static constexpr int TILE_CHUNK = W::TILE_BYTES * (CHUNK_SPANS / W::BLOCK_SPANS);
     uint8_t weight[MATRIX_TILES][TILE_CHUNK];
     int8_t in[COLS][IN_STRIDE];
-    act_meta meta[COLS][CHUNK_SPANS + 1]; // one more: 16 rows fall into different banks
+    // One more than needed, so that 16 rows fall into different banks; Q8_0 does without to fit compute capability 7.5's 64 KiB.
+    static constexpr int META_STRIDE = CHUNK_SPANS + (COLS == MATRIX_COLS && TILE_CHUNK >= 4352 ? 0 : 1);
+    act_meta meta[COLS][META_STRIDE];
 };
 // What the chunk in work is scaled with, and behind it the stages: two where they fit, so that one loads while the other is used.
 template <class W, int COLS> struct matrix_shared {
@@ -30,6 +32,11 @@ template <class W, int COLS> struct matrix_shared {
 };
 template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stages) {
     return sizeof(matrix_shared<W, COLS>) + (size_t)(n_stages - 1) * sizeof(matrix_stage<W, COLS>);
+}
+// With n_stages a block fits the card's limit for dynamic and static shared memory together.
+template <class W, int COLS> static inline bool matrix_fits(int n_stages, int max_shared_bytes) {
+    static_assert(sizeof(matrix_shared<W, MATRIX_COLS>) + sizeof(block_rows<MATRIX_COLS>) <= 65536, "fits every card");
+    return matrix_shared_bytes<W, COLS>(n_stages) + sizeof(block_rows<COLS>) <= (size_t)max_shared_bytes;
 }
 
 // Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
@@ -270,7 +277,7 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
 }
 
 template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t stream) {
-    int n_stages = matrix_shared_bytes<W, COLS>(2) <= (size_t)a.max_shared_bytes ? 2 : 1;
+    int n_stages = matrix_fits<W, COLS>(2, a.max_shared_bytes) ? 2 : 1;
     dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.n_out, MATRIX_ROWS));
     launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages),
                        stream, a, n_stages);
@@ -282,8 +289,7 @@ template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t s
     uint32_t n_wide = ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS),
              n_slots = (uint32_t)a->n_multiprocessors;
     bool filled = 4 * n_wide >= 3 * ceil_div(n_wide, n_slots) * n_slots;
-    bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && filled &&
-                matrix_shared_bytes<W, 128>(1) <= (size_t)a->max_shared_bytes;
+    bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && filled && matrix_fits<W, 128>(1, a->max_shared_bytes);
     if (wide)
         run_matrix<W, 128>(*a, stream);
     else
@@ -291,8 +297,8 @@ template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t s
 }
 
 template <class W, int COLS> cudaError_t prepare_matrix(int max_shared_bytes) {
-    size_t wanted = matrix_shared_bytes<W, COLS>(matrix_shared_bytes<W, COLS>(2) <= (size_t)max_shared_bytes ? 2 : 1);
-    if (wanted > (size_t)max_shared_bytes) return cudaSuccess; // never launched
+    if (!matrix_fits<W, COLS>(1, max_shared_bytes)) return cudaSuccess; // never launched
+    size_t wanted = matrix_shared_bytes<W, COLS>(matrix_fits<W, COLS>(2, max_shared_bytes) ? 2 : 1);
     return cudaFuncSetAttribute(matrix_kernel<W, COLS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)wanted);
 }
 
