@@ -81,7 +81,7 @@ static double attend(const struct op_case *c, const struct shape *s, const doubl
             spread = fmax(spread, fabs(v));
         }
     free(score);
-    return spread * (2 * products * (double)(s->k_dim / 16 + 6) * 0x1p-24 + (double)(t / 64 + 16) * 0x1p-23);
+    return spread * (2 * products * (s->k_dim / 16.0 + 6) * 0x1p-24 + (t / 64.0 + 16) * 0x1p-23);
 }
 
 static double *cached(const struct op_case *c, const struct shape *s, int buffer, uint32_t dim) {
