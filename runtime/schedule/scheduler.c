@@ -9,10 +9,13 @@
 
 // Effort of ATSI_POLICY_FIFO, chosen for 450 units in well under 2 ms (docs/scheduling.md). Where the region holds
 // two or three units, what was promoted last says all and the engine's time is worth nothing; where it holds many,
-// the lag of the engine says all. One search for either, the second with the result of the first to beat.
+// the lag of the engine says all. One search for either, the second with the result of the first to beat; the first is
+// cut short where the region is roomy (ROOMY_UNITS mean units) and few transfers wait for another unit.
 enum {
+    ROOMY_UNITS = 5,
     TIGHT_LAGS = 1,
     TIGHT_RECENT = 6,
+    ROOMY_RECENT = 4,
     LOOSE_LAGS = 16,
     LOOSE_RECENT = 2,
     CELLS_MAX = 64,
@@ -123,6 +126,18 @@ static void offer_search(struct atsi_scheduler *s, const struct atsi_schedule_in
     if (search_policy(s->search, inst, &effort, s->trial)) offer_trial(s, inst, best_us);
 }
 
+static bool is_roomy(const struct atsi_schedule_instance *inst) {
+    double bytes = 0;
+    size_t n = 0, n_waiting = 0;
+    for (size_t i = 0; i < inst->n_units; i++) {
+        if (!can_promote(inst, i)) continue;
+        bytes += (double)inst->units[i].size_bytes;
+        n++;
+        n_waiting += inst->units[i].after != ATSI_AFTER_START;
+    }
+    return (double)inst->temp_bytes * (double)n >= ROOMY_UNITS * bytes && n_waiting <= n / 4;
+}
+
 static void fifo_policy(struct atsi_scheduler *s, const struct atsi_schedule_instance *inst, const uint8_t *warm,
                         double clock_weight, struct atsi_schedule *out) {
     set_home(inst, s->best);
@@ -134,7 +149,7 @@ static void fifo_policy(struct atsi_scheduler *s, const struct atsi_schedule_ins
         out->lower_bound_us = exact_policy(inst, best_us, s->best);
         return;
     }
-    offer_search(s, inst, TIGHT_LAGS, TIGHT_RECENT, 1, &best_us);
+    offer_search(s, inst, TIGHT_LAGS, is_roomy(inst) ? ROOMY_RECENT : TIGHT_RECENT, 1, &best_us);
     offer_search(s, inst, LOOSE_LAGS, LOOSE_RECENT, clock_weight, &best_us);
     improve(s->improver, inst, IMPROVE_STEPS_PER_UNIT * inst->n_units, s->best);
 }
