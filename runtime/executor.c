@@ -1,51 +1,10 @@
 #include "runtime/executor.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/script.h"
-#include "runtime/side.h"
-#include "runtime/transfers.h"
-
-// What the host writes for a round and a device copies: the struct, the token ids and the output rows, as one row of int32.
-struct staging {
-    int32_t *host;       // mapped
-    const int32_t *dev;  // its device address
-    int32_t *device;     // the copy that kernels read
-    uint32_t n_ints;
-};
-
-struct atsi_executor {
-    const struct atsi_plan *plan;
-    const struct atsi_program *p;
-    uint32_t n_ctx;
-    struct atsi_pool *pool;
-    struct atsi_cpu *cpu;
-    struct atsi_device *device; // NULL: CPU only
-    struct atsi_stream *stream;
-    struct atsi_event *arrived;
-    struct atsi_side sides[2];
-    void *host_compute_dev; // device address of the CPU's compute region
-    void **host_states;     // [n_states] host blocks, NULL where the state is on the device
-    void **device_states;   // [n_states]
-    bool states_placed;
-    struct staging staging;
-    struct atsi_script script;
-    struct atsi_op_call *calls;   // [script.n_steps]
-    struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
-    void **graphs; // [script.n_actions] captured decode rounds of the runs of device actions that start there, NULL until first needed
-    enum atsi_backend *backends; // [n_units]
-    bool *prefetched;            // [n_units]
-    enum atsi_promotion *promotions; // [n_units]
-    const void *const *mapped;   // [n_tensors]
-    struct atsi_transfers *transfers; // NULL without a temporary region
-    const void **promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
-    struct atsi_round *round; // in staging
-    uint64_t host_bytes;
-};
+#include "runtime/executor_internal.h"
 
 // ---- host memory --------------------------------------------------------------------------------------------------
 
@@ -80,7 +39,7 @@ static uint64_t state_bytes(const struct atsi_executor *x, uint32_t i) {
 // ---- creation -----------------------------------------------------------------------------------------------------
 
 static enum atsi_status create_staging(struct atsi_executor *x, struct atsi_error *err) {
-    struct staging *s = &x->staging;
+    struct atsi_staging *s = &x->staging;
     uint32_t n_head = sizeof(struct atsi_round) / sizeof(int32_t);
     void *host, *dev;
     s->n_ints = n_head + x->plan->limits.chunk + x->plan->limits.n_outputs;
@@ -121,6 +80,7 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     void *compute;
     ATSI_TRY(x->device->ops->stream_create(x->device, &x->stream, err));
     ATSI_TRY(x->device->ops->event_create(x->device, false, &x->arrived, err));
+    if (x->trace) ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
     x->sides[ATSI_GPU].compute = compute;
     if (l->temp_bytes)
@@ -151,13 +111,24 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->p = &params->plan->program;
     x->n_ctx = params->n_ctx;
     x->device = params->device;
+    x->trace = params->trace;
     enum atsi_status status = create(x, params, err);
     if (status == ATSI_OK) *out = x;
     else atsi_executor_free(x);
     return status;
 }
 
+static void free_traced(struct atsi_executor *x) {
+    for (uint32_t i = 0; x->traced && i < x->script.n_actions; i++) {
+        if (x->traced[i].began) x->device->ops->event_destroy(x->traced[i].began);
+        if (x->traced[i].ended) x->device->ops->event_destroy(x->traced[i].ended);
+    }
+    free(x->traced);
+    x->traced = NULL;
+}
+
 static void free_script(struct atsi_executor *x) {
+    free_traced(x);
     for (uint32_t i = 0; x->graphs && i < x->script.n_actions; i++)
         if (x->graphs[i]) x->device->ops->graph_destroy(x->device, x->graphs[i]);
     free(x->graphs);
@@ -179,6 +150,7 @@ static void free_device_side(struct atsi_executor *x) {
     if (x->sides[ATSI_GPU].compute) ops->free(x->device, x->sides[ATSI_GPU].compute);
     if (x->staging.device) ops->free(x->device, x->staging.device);
     if (x->arrived) ops->event_destroy(x->arrived);
+    if (x->round_began) ops->event_destroy(x->round_began);
     if (x->stream) ops->stream_destroy(x->stream);
 }
 
@@ -348,7 +320,8 @@ static enum atsi_status build_script(struct atsi_executor *x, const float *gpu_s
     x->calls = calloc(x->script.n_steps, sizeof *x->calls);
     x->parts = calloc(x->script.n_steps, sizeof *x->parts);
     x->graphs = calloc(x->script.n_actions, sizeof *x->graphs);
-    if (!x->calls || !x->parts || !x->graphs) return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
+    if (x->trace && x->device) x->traced = calloc(x->script.n_actions, sizeof *x->traced);
+    if (!x->calls || !x->parts || !x->graphs || (x->trace && x->device && !x->traced)) return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
     build_calls(x);
     return ATSI_OK;
 }
@@ -362,129 +335,7 @@ enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi
     return build_script(x, assignment->gpu_share, err);
 }
 
-// ---- one round ----------------------------------------------------------------------------------------------------
-
-static uint32_t rows_of(const struct atsi_executor *x, uint32_t buffer) {
-    return (uint32_t)(x->p->buffers[buffer].rows == ATSI_ROWS_TOKENS ? x->round->n_tokens : x->round->n_outputs);
-}
-
-// Copies columns of a buffer's rows to the other side, by a kernel in the compute stream.
-static enum atsi_status cross(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
-    const struct atsi_buffer *b = &x->p->buffers[a->buffer];
-    uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
-    char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
-    bool to_device = a->backend == ATSI_GPU;
-    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device, b->width,
-                                     a->width, rows_of(x, a->buffer), err);
-}
-
-static bool goes_to_device(const struct atsi_action *a) { return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU; }
-
-static enum atsi_status enqueue(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
-    for (uint32_t i = first; i < first + n; i++) {
-        const struct atsi_action *a = &x->script.actions[i];
-        if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, err));
-        for (uint32_t k = 0; a->kind == ATSI_ACTION_GPU && k < a->n; k++)
-            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[a->first + k], x->round, err));
-    }
-    return ATSI_OK;
-}
-
-// Decode rounds always launch the same work, so a run of device actions is captured once an assignment and replayed as one
-// launch. A single copy is one launch anyway.
-static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
-    const struct atsi_device_ops *ops = x->device->ops;
-    void **graph = &x->graphs[first];
-    bool one_row = x->round->n_tokens == 1 && (first < x->script.tail || x->round->n_outputs == 1);
-    bool single = n == 1 && x->script.actions[first].kind == ATSI_ACTION_CROSS;
-    if (!ops->capture_begin || !one_row || single) return enqueue(x, first, n, err);
-    if (!*graph) {
-        ATSI_TRY(ops->capture_begin(x->stream, err));
-        enum atsi_status status = enqueue(x, first, n, err);
-        ATSI_TRY(ops->capture_end(x->stream, graph, status == ATSI_OK ? err : NULL));
-        ATSI_TRY(status);
-    }
-    return ops->graph_launch(x->stream, *graph, err);
-}
-
-static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
-    switch (a->kind) {
-    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->calls[a->first], (int)a->n); return ATSI_OK;
-    case ATSI_ACTION_RECORD: return x->device->ops->event_record(x->arrived, x->stream, err);
-    case ATSI_ACTION_WAIT: return x->device->ops->event_sync(x->arrived, err);
-    case ATSI_ACTION_AWAIT: return atsi_transfers_await(x->transfers, x->stream, err);
-    case ATSI_ACTION_CONSUMED: return atsi_transfers_consumed(x->transfers, x->stream, err);
-    default: return ATSI_OK; // device actions run in runs
-    }
-}
-
-// The device reads the round's numbers from its own memory; the copy is ordered before every launch.
-static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error *err) {
-    if (!x->device) return ATSI_OK;
-    return x->device->ops->copy_rows(x->stream, x->staging.device, x->staging.n_ints, x->staging.dev, x->staging.n_ints,
-                                     x->staging.n_ints, 1, err);
-}
-
-static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uint32_t end, struct atsi_error *err) {
-    ATSI_TRY(publish_round(x, err));
-    if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
-    for (uint32_t i = first; i < end;) {
-        uint32_t n = 0;
-        while (i + n < end && goes_to_device(&x->script.actions[i + n])) n++;
-        if (n) ATSI_TRY(run_on_device(x, i, n, err));
-        else ATSI_TRY(run_action(x, &x->script.actions[i], err));
-        i += n ? n : 1;
-    }
-    // The next round's host writes must not meet copies that still read them.
-    return x->device ? x->device->ops->stream_sync(x->stream, err) : ATSI_OK;
-}
-
-enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r, struct atsi_error *err) {
-    const struct atsi_plan_limits *l = &x->plan->limits;
-    int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids, *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
-    *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
-    memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
-    ATSI_TRY(run_actions(x, 0, x->script.tail, err));
-    const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
-    for (uint32_t done = 0; done < r->n_outputs;) {
-        uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
-        x->round->n_outputs = (int32_t)n;
-        memcpy(output_rows, r->output_rows + done, n * sizeof *output_rows);
-        ATSI_TRY(run_actions(x, x->script.tail, x->script.n_actions, err));
-        r->on_logits(r->context, logits, done, n);
-        done += n;
-    }
-    return ATSI_OK;
-}
-
-// ---- after the fact -----------------------------------------------------------------------------------------------
-
-static bool rows_are_finite(const struct atsi_rows_ref *rows, int32_t n_rows) {
-    for (int32_t r = 0; rows->data && r < n_rows; r++)
-        for (uint32_t i = 0; i < rows->width; i++)
-            if (!isfinite(((const float *)rows->data)[(size_t)r * rows->stride + i])) return false;
-    return true;
-}
-
-static const char *unit_of_op(const struct atsi_program *p, uint32_t i_op) {
-    for (uint32_t u = 0; u < p->n_units; u++)
-        if (i_op < p->units[u].first_op + p->units[u].n_ops) return p->units[u].name;
-    return "";
-}
-
-void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
-    snprintf(unit_name, cap, "%s", "");
-    for (uint32_t i = 0; i < x->script.n_steps; i++) {
-        const struct atsi_op_call *call = &x->calls[i];
-        if (x->script.steps[i].backend != ATSI_CPU) return; // only a CPU run can be looked into
-        atsi_cpu_run(x->cpu, x->pool, call, 1);
-        int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
-        bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
-        if (rows_are_finite(&call->out[ids], n_rows)) continue;
-        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->script.steps[i].op));
-        return;
-    }
-}
+// ---- figures ------------------------------------------------------------------------------------------------------
 
 uint64_t atsi_executor_host_bytes(const struct atsi_executor *x) { return x->host_bytes; }
 uint32_t atsi_executor_n_handovers(const struct atsi_executor *x) {

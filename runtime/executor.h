@@ -9,6 +9,7 @@
 #include "formats/plan.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/device.h"
+#include "runtime/trace.h"
 
 struct atsi_executor;
 
@@ -21,6 +22,7 @@ struct atsi_executor_params {
     int n_threads;                     // 0: the plan's, else the default
     const char *isa;                   // NULL: the best
     struct atsi_device *device;        // NULL: CPU only; borrowed
+    struct atsi_trace *trace;          // NULL: none; borrowed. Tracing adds two events to every run of device work
 };
 
 enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err);

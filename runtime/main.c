@@ -42,6 +42,7 @@ struct run {
     struct atsi_sampler *sampler;
     struct atsi_output output;
     FILE *logits;
+    struct atsi_trace *trace;
     struct atsi_run_times times;
 };
 
@@ -53,6 +54,7 @@ static void close_run(struct run *r) {
     atsi_weights_free(&r->weights);
     if (r->device) r->device->ops->close(r->device);
     free(r->backends);
+    atsi_trace_close(r->trace, NULL);
     atsi_model_close(&r->model);
 }
 
@@ -113,7 +115,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .n_ctx = r->o->n_ctx,
                                           .n_threads = r->o->n_threads,
                                           .isa = r->o->isa,
-                                          .device = r->device};
+                                          .device = r->device,
+                                          .trace = r->trace};
     struct atsi_dispatcher *dispatcher;
     ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher, err));
     ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
@@ -210,6 +213,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->o->chat) ATSI_TRY(atsi_chat_choose_format(&r->model, r->o, &format, err)); // before anything is loaded
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
     ATSI_TRY(open_logits(r, err));
+    if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));

@@ -12,7 +12,7 @@ const char *atsi_run_usage(void) {
            "            --chat: the model's chat format (with -p one turn, else interactive), --system TEXT, --chat-format NAME\n"
            "generation  -n N, --temp T (0: greedy), --top-k K, --top-p P, --min-p P, --repeat-penalty R, --seed S,\n"
            "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
-           "output      --print-ids, --logits FILE, --json, --stats, --quiet\n"
+           "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE\n"
            "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";

@@ -1,0 +1,199 @@
+// executor_round.c: runs a round's script, and tells of it.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/base/clock.h"
+#include "runtime/executor_internal.h"
+
+// ---- one round ----------------------------------------------------------------------------------------------------
+
+static uint32_t rows_of(const struct atsi_executor *x, uint32_t buffer) {
+    return (uint32_t)(x->p->buffers[buffer].rows == ATSI_ROWS_TOKENS ? x->round->n_tokens : x->round->n_outputs);
+}
+
+// Copies columns of a buffer's rows to the other side, by a kernel in the compute stream.
+static enum atsi_status cross(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
+    const struct atsi_buffer *b = &x->p->buffers[a->buffer];
+    uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
+    char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
+    bool to_device = a->backend == ATSI_GPU;
+    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device, b->width,
+                                     a->width, rows_of(x, a->buffer), err);
+}
+
+static bool goes_to_device(const struct atsi_action *a) { return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU; }
+
+static enum atsi_status enqueue(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct atsi_action *a = &x->script.actions[i];
+        if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, err));
+        for (uint32_t k = 0; a->kind == ATSI_ACTION_GPU && k < a->n; k++)
+            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[a->first + k], x->round, err));
+    }
+    return ATSI_OK;
+}
+
+// Decode rounds always launch the same work, so a run of device actions is captured once an assignment and replayed as one
+// launch. A single copy is one launch anyway.
+static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = x->device->ops;
+    void **graph = &x->graphs[first];
+    bool one_row = x->round->n_tokens == 1 && (first < x->script.tail || x->round->n_outputs == 1);
+    bool single = n == 1 && x->script.actions[first].kind == ATSI_ACTION_CROSS;
+    if (!ops->capture_begin || !one_row || single) return enqueue(x, first, n, err);
+    if (!*graph) {
+        ATSI_TRY(ops->capture_begin(x->stream, err));
+        enum atsi_status status = enqueue(x, first, n, err);
+        ATSI_TRY(ops->capture_end(x->stream, graph, status == ATSI_OK ? err : NULL));
+        ATSI_TRY(status);
+    }
+    return ops->graph_launch(x->stream, *graph, err);
+}
+
+static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
+    switch (a->kind) {
+    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->calls[a->first], (int)a->n); return ATSI_OK;
+    case ATSI_ACTION_RECORD: return x->device->ops->event_record(x->arrived, x->stream, err);
+    case ATSI_ACTION_WAIT: return x->device->ops->event_sync(x->arrived, err);
+    case ATSI_ACTION_AWAIT: return atsi_transfers_await(x->transfers, x->stream, err);
+    case ATSI_ACTION_CONSUMED: return atsi_transfers_consumed(x->transfers, x->stream, err);
+    default: return ATSI_OK; // device actions run in runs
+    }
+}
+
+// The device reads the round's numbers from its own memory; the copy is ordered before every launch.
+static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error *err) {
+    if (!x->device) return ATSI_OK;
+    return x->device->ops->copy_rows(x->stream, x->staging.device, x->staging.n_ints, x->staging.dev, x->staging.n_ints,
+                                     x->staging.n_ints, 1, err);
+}
+
+static const char *unit_of_op(const struct atsi_program *p, uint32_t i_op) {
+    for (uint32_t u = 0; u < p->n_units; u++)
+        if (i_op < p->units[u].first_op + p->units[u].n_ops) return p->units[u].name;
+    return "";
+}
+
+// "blk.0.attn_q … blk.0.attn_output", or "copies" for a run without steps.
+static void name_actions(const struct atsi_executor *x, uint32_t first, uint32_t n, char *name, size_t cap) {
+    const struct atsi_step *from = NULL, *to = NULL;
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct atsi_action *a = &x->script.actions[i];
+        if (a->n == 0 || (a->kind != ATSI_ACTION_GPU && a->kind != ATSI_ACTION_CPU)) continue;
+        if (!from) from = &x->script.steps[a->first];
+        to = &x->script.steps[a->first + a->n - 1];
+    }
+    if (!from) snprintf(name, cap, "copies");
+    else if (from->op == to->op) snprintf(name, cap, "%s", unit_of_op(x->p, from->op));
+    else snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_of_op(x->p, from->op), unit_of_op(x->p, to->op));
+}
+
+static enum atsi_status mark(struct atsi_executor *x, struct atsi_event **e, struct atsi_error *err) {
+    if (!*e) ATSI_TRY(x->device->ops->event_create(x->device, true, e, err));
+    return x->device->ops->event_record(*e, x->stream, err);
+}
+
+static enum atsi_status run_traced_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+    ATSI_TRY(mark(x, &x->traced[first].began, err));
+    ATSI_TRY(run_on_device(x, first, n, err));
+    x->traced[first].n = n;
+    return mark(x, &x->traced[first].ended, err);
+}
+
+static enum atsi_status run_traced_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
+    const struct atsi_action *a = &x->script.actions[i];
+    char name[2 * ATSI_NAME_CAP + 8] = "wait";
+    double started_us = atsi_clock_us();
+    ATSI_TRY(run_action(x, a, err));
+    if (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT) return ATSI_OK;
+    if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
+    atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, atsi_clock_us() - started_us);
+    return ATSI_OK;
+}
+
+// After the stream has come to rest: what the device did in this part of the round.
+static enum atsi_status report_device(struct atsi_executor *x, struct atsi_error *err) {
+    for (uint32_t i = 0; x->traced && i < x->script.n_actions; i++) {
+        struct atsi_traced_run *run = &x->traced[i];
+        char name[2 * ATSI_NAME_CAP + 8];
+        float after_us, took_us;
+        if (!run->n) continue;
+        ATSI_TRY(x->device->ops->event_elapsed_us(x->round_began, run->began, &after_us, err));
+        ATSI_TRY(x->device->ops->event_elapsed_us(run->began, run->ended, &took_us, err));
+        name_actions(x, i, run->n, name, sizeof name);
+        atsi_trace_span(x->trace, ATSI_LANE_GPU, name, x->round_began_us + after_us, took_us);
+        run->n = 0;
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status begin_trace(struct atsi_executor *x, struct atsi_error *err) {
+    x->round_began_us = atsi_clock_us();
+    return x->device && x->trace ? x->device->ops->event_record(x->round_began, x->stream, err) : ATSI_OK;
+}
+
+static enum atsi_status end_trace(struct atsi_executor *x, bool tail, struct atsi_error *err) {
+    if (!x->trace) return ATSI_OK;
+    char name[64];
+    snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens", tail ? x->round->n_outputs : x->round->n_tokens);
+    atsi_trace_span(x->trace, ATSI_LANE_ROUND, name, x->round_began_us, atsi_clock_us() - x->round_began_us);
+    return report_device(x, err);
+}
+
+static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uint32_t end, struct atsi_error *err) {
+    ATSI_TRY(begin_trace(x, err));
+    ATSI_TRY(publish_round(x, err));
+    if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
+    for (uint32_t i = first; i < end;) {
+        uint32_t n = 0;
+        while (i + n < end && goes_to_device(&x->script.actions[i + n])) n++;
+        if (n) ATSI_TRY(x->traced ? run_traced_on_device(x, i, n, err) : run_on_device(x, i, n, err));
+        else ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->script.actions[i], err));
+        i += n ? n : 1;
+    }
+    // The next round's host writes must not meet copies that still read them.
+    if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
+    return end_trace(x, first > 0, err);
+}
+
+enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r, struct atsi_error *err) {
+    const struct atsi_plan_limits *l = &x->plan->limits;
+    int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids, *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
+    *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
+    memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
+    ATSI_TRY(run_actions(x, 0, x->script.tail, err));
+    const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
+    for (uint32_t done = 0; done < r->n_outputs;) {
+        uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
+        x->round->n_outputs = (int32_t)n;
+        memcpy(output_rows, r->output_rows + done, n * sizeof *output_rows);
+        ATSI_TRY(run_actions(x, x->script.tail, x->script.n_actions, err));
+        r->on_logits(r->context, logits, done, n);
+        done += n;
+    }
+    return ATSI_OK;
+}
+
+// ---- after the fact -----------------------------------------------------------------------------------------------
+
+static bool rows_are_finite(const struct atsi_rows_ref *rows, int32_t n_rows) {
+    for (int32_t r = 0; rows->data && r < n_rows; r++)
+        for (uint32_t i = 0; i < rows->width; i++)
+            if (!isfinite(((const float *)rows->data)[(size_t)r * rows->stride + i])) return false;
+    return true;
+}
+
+void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
+    snprintf(unit_name, cap, "%s", "");
+    for (uint32_t i = 0; i < x->script.n_steps; i++) {
+        const struct atsi_op_call *call = &x->calls[i];
+        if (x->script.steps[i].backend != ATSI_CPU) return; // only a CPU run can be looked into
+        atsi_cpu_run(x->cpu, x->pool, call, 1);
+        int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
+        bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
+        if (rows_are_finite(&call->out[ids], n_rows)) continue;
+        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->script.steps[i].op));
+        return;
+    }
+}
