@@ -1,0 +1,100 @@
+"""Chat templates as the models bring them, reduced to plain conversations: which special tokens, roles, white space and defaults.
+
+Each is (vocabulary's special tokens, begin-of-sequence, template). They are written from the facts of the models' own templates; where
+the test data has an original (Qwen 3, Gemma 3) that is used instead.
+"""
+
+CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+GLM = ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"]
+MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
+HARMONY = ["<|startoftext|>", "<|return|>", "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>"]
+
+
+def chatml(default: str = "", thinks: bool = False, trims: bool = False, reply: str = "") -> str:
+    """default: system text without one; thinks: earlier answers lose their thinking; reply: what an answer begins with."""
+    parts = []
+    if default:
+        parts += ["{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\n" + default + "<|im_end|>\\n' }}{% endif %}"]
+    if trims:
+        parts += ["{% macro render_content(c) %}{{ c|trim }}{% endmacro %}"]
+    parts += ["{% for m in messages %}{% set c = " + ("render_content(m.content)" if trims else "m.content") + " %}"]
+    if thinks:
+        parts += ["{% if m.role == 'assistant' and '</think>' in c %}{% set c = c.split('</think>')[-1].lstrip('\\n') %}{% endif %}"]
+    parts += ["{{ '<|im_start|>' + m.role + '\\n' + c + '<|im_end|>\\n' }}{% endfor %}"]
+    parts += ["{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n" + reply + "' }}{% endif %}"]
+    return "".join(parts)
+
+
+def llama(dates: str = "") -> str:
+    header = "'<|start_header_id|>{}<|end_header_id|>\\n\\n'"
+    system = (
+        "{{ '<|start_header_id|>system<|end_header_id|>\\n\\nCutting Knowledge Date: December 2023\\nToday Date: ' }}"
+        + dates
+        + "{{ '\\n\\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content|trim }}{% set messages = messages[1:] %}"
+        + "{% endif %}{{ '<|eot_id|>' }}"
+    )
+    return (
+        "{{ bos_token }}"
+        + (system if dates else "")
+        + "{% for m in messages if not (" + str(bool(dates)) + " and m.role == 'system') %}"
+        + "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content|trim + '<|eot_id|>' }}{% endfor %}"
+        + "{% if add_generation_prompt %}{{ " + header.format("assistant") + " }}{% endif %}"
+    )
+
+
+GLM4 = """[gMASK]<sop>{% for m in messages %}{% if m.role == 'system' %}<|system|>
+{{ m.content }}{% else %}<|{{ m.role }}|>
+{{ m.content.split('</think>')[-1].strip() if m.role == 'assistant' else m.content.strip() }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}<|assistant|>REPLY{% endif %}"""
+
+GLM45 = """[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>
+{% if m.role == 'assistant' %}<think></think>
+{{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+HARMONY_TEMPLATE = """{{- "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\n" }}
+{{- "Knowledge cutoff: 2024-06\\nCurrent date: " + strftime_now("%Y-%m-%d") + "\\n\\nReasoning: medium\\n\\n" }}
+{{- "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>" }}
+{%- for m in messages %}
+{%- if m.role == 'system' %}{{- "<|start|>developer<|message|># Instructions\\n\\n" + m.content + "\\n\\n<|end|>" }}
+{%- elif m.role == 'user' %}{{- "<|start|>user<|message|>" + m.content + "<|end|>" }}
+{%- else %}{{- "<|start|>assistant<|channel|>final<|message|>" + m.content + "<|end|>" }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "<|start|>assistant" }}{% endif %}"""
+
+# {0}: before the user's text, {1}: behind it, {2}: before an answer, {3}: whether the system text goes to the last user.
+MISTRAL_TEMPLATE = """{{{{ bos_token }}}}{{% set ns = namespace(carrier=-1, system='') %}}
+{{% for m in messages %}}{{% if m.role == 'system' %}}{{% set ns.system = m.content + '\\n\\n' %}}{{% endif %}}
+{{% if m.role == 'user' and (ns.carrier < 0 or {3}) %}}{{% set ns.carrier = loop.index0 %}}{{% endif %}}{{% endfor %}}
+{{% for m in messages %}}{{% if m.role == 'user' %}}
+{{{{ '{0}' + (ns.system if loop.index0 == ns.carrier else '') + m.content + '{1}' }}}}
+{{%- elif m.role == 'assistant' %}}{{{{ '{2}' + (m.content|trim if '{2}' else m.content) + eos_token }}}}{{%- endif %}}{{% endfor %}}"""
+
+MISTRAL_V7 = """{{ bos_token }}{% for m in messages %}
+{%- if m.role == 'system' %}{{ '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}
+{%- elif m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}
+{%- else %}{{ m.content + eos_token }}{% endif %}{% endfor %}"""
+
+QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+TEMPLATES = {
+    "chatml": (CHATML, None, chatml()),
+    "qwen2": (CHATML, None, chatml(default="You are a helpful assistant.")),
+    "qwen2.5": (CHATML, None, chatml(default=QWEN25)),
+    "qwen3-thinking": (CHATML, None, chatml(thinks=True, reply="<think>\\n")),
+    "qwen3.5": (CHATML, None, chatml(thinks=True, trims=True, reply="' }}{{ '<think>\\n")),
+    "qwen3.5-nothink": (CHATML, None, "{% set x = enable_thinking is defined and enable_thinking is true %}"
+                        + chatml(thinks=True, trims=True, reply="<think>\\n\\n</think>\\n\\n")),
+    "llama3": (LLAMA, "<|begin_of_text|>", llama()),
+    "llama3.1": (LLAMA, "<|begin_of_text|>", llama("{{ '26 Jul 2024' }}")),
+    "llama3.2": (LLAMA, "<|begin_of_text|>", llama("{{ strftime_now('%d %b %Y') }}")),
+    "glm4": (GLM, None, GLM4.replace("REPLY", "")),
+    "glm-z1": (GLM, None, GLM4.replace("REPLY", "\n<think>")),
+    "glm4.5": (GLM, None, GLM45),
+    "harmony": (HARMONY, None, HARMONY_TEMPLATE),
+    "mistral": (MISTRAL[:2], "<s>", MISTRAL_TEMPLATE.format("[INST] ", " [/INST]", "", "false")),
+    "mistral-v3": (MISTRAL[:4], "<s>", MISTRAL_TEMPLATE.format("[INST] ", "[/INST]", " ", "true")),
+    "mistral-tekken": (MISTRAL[:4], "<s>", MISTRAL_TEMPLATE.format("[INST]", "[/INST]", "", "true")),
+    "mistral-v7": (MISTRAL, "<s>", MISTRAL_V7),
+}
