@@ -12,6 +12,7 @@ static const float score_gain = 1.2f;    // of q and k: scores with a standard d
 static const float head_gain = 2;        // standard deviation of the logits
 static const float attention_sum = 3;    // of all layers together, for one token; an average over a context is smaller
 static const float ffn_sum = 1;          // of all layers together
+static const float delta_sum = 0.6f;     // of all layers together: what a short memory returns is sensitive to rounding
 static const float glu_size = 0.6f;      // of silu(a) b for normal a and b
 static const float experts_size = 0.27f; // of the weighted sum of a few such experts
 static const float bias_std = 0.1f, norm_std = 0.1f;
@@ -53,6 +54,7 @@ static void append(struct lister *l, const char *name, const uint64_t ne[3], str
                               atsi_dtype_name(t.dtype));
         return;
     }
+    t.layer = l->layer;
     t.offset = m->data_bytes;
     m->data_bytes = end;
     m->tensors[m->n_tensors++] = t;
@@ -90,6 +92,11 @@ static void add_matrix(struct lister *l, const char *stem, enum synth_role role,
     add_matrices(l, stem, role, gain, n_cols, n_rows, 1);
 }
 
+// Of the tensor that was added last.
+static void set_content(struct lister *l, enum synth_content content) {
+    if (l->status == ATSI_OK) l->model->tensors[l->model->n_tensors - 1].content = content;
+}
+
 // "stem.bias" of one matrix, or a row for each expert (always float32).
 static void add_bias(struct lister *l, const char *stem, float std, uint64_t n, uint64_t n_experts) {
     char name[SYNTH_NAME_CAP];
@@ -100,6 +107,14 @@ static void add_bias(struct lister *l, const char *stem, float std, uint64_t n, 
 
 // What one of n_layers layers may add for all of them to add up (as independent parts do) to `sum`.
 static float share(const struct lister *l, float sum) { return sum / sqrtf((float)l->model->shape.n_layers); }
+
+// The two matrices added last, of queries and keys: only one type can hold the same values twice.
+static void make_alike(struct lister *l) {
+    struct synth_tensor *end = l->model->tensors + l->model->n_tensors;
+    if (l->status != ATSI_OK || end[-2].dtype != end[-1].dtype) return;
+    end[-2].content = SYNTH_QUERY;
+    end[-1].content = SYNTH_KEY;
+}
 
 // ---- parts of a layer ---------------------------------------------------------------------------------------------
 
@@ -114,7 +129,9 @@ static void list_qkv(struct lister *l) {
     }
     add_matrix(l, "attn_q", SYNTH_MATRIX, gain, s->n_embd, f->gated ? 2 * q : q);
     add_matrix(l, "attn_k", SYNTH_ATTN_K, gain, s->n_embd, kv);
+    make_alike(l);
     add_matrix(l, "attn_v", SYNTH_ATTN_V, 1, s->n_embd, kv);
+    set_content(l, SYNTH_VALUE);
     if (s->qkv_bias) {
         add_bias(l, "attn_q", bias_std, q, 0);
         add_bias(l, "attn_k", bias_std, kv, 0);
@@ -159,7 +176,7 @@ static void list_delta_rule(struct lister *l) {
     add_vector(l, "ssm_a", s->n_v_heads, SYNTH_DECAY, -2.3f, 1);
     add_vector(l, "ssm_dt.bias", s->n_v_heads, SYNTH_NOISE, 0, 0.5f);
     add_norm(l, "ssm_norm", s->state_dim, 1);
-    add_matrix(l, "ssm_out", SYNTH_ATTN_OUT, share(l, ffn_sum) / glu_size, v, s->n_embd);
+    add_matrix(l, "ssm_out", SYNTH_ATTN_OUT, share(l, delta_sum) / glu_size, v, s->n_embd);
 }
 
 static void list_dense_ffn(struct lister *l, const char *tail, uint64_t width) {
@@ -172,12 +189,13 @@ static void list_dense_ffn(struct lister *l, const char *tail, uint64_t width) {
     if (!f->fused_gate_up) add_matrix(l, gate, SYNTH_MATRIX, 1, s->n_embd, width);
     add_matrix(l, up, SYNTH_MATRIX, 1, s->n_embd, f->fused_gate_up ? 2 * width : width);
     add_matrix(l, down, SYNTH_FFN_DOWN, f->post_norms ? 1 : share(l, ffn_sum) / glu_size, width, s->n_embd);
+    if (s->n_experts) set_content(l, SYNTH_EXPERT_OUT);
     if (f->post_norms) add_norm(l, "post_ffw_norm", s->n_embd, share(l, ffn_sum));
 }
 
 static void list_router(struct lister *l) {
     const struct synth_shape *s = &l->model->shape;
-    const float noise_gain = 2;
+    const float noise_gain = 3; // over half of the stream
     append(
         l, "ffn_gate_inp.weight", (uint64_t[]){s->n_embd, s->n_experts, 1},
         (struct synth_tensor){.dtype = ATSI_F32, .content = SYNTH_ROUTER, .std = noise_gain / sqrtf((float)s->n_embd)});
@@ -193,6 +211,7 @@ static void list_experts(struct lister *l) {
     add_matrices(l, "ffn_gate_exps", SYNTH_EXPERT, 1, s->n_embd, s->n_ff_exp, s->n_experts);
     add_matrices(l, "ffn_up_exps", SYNTH_EXPERT, 1, s->n_embd, s->n_ff_exp, s->n_experts);
     add_matrices(l, "ffn_down_exps", SYNTH_EXPERT_DOWN, size / experts_size, s->n_ff_exp, s->n_embd, s->n_experts);
+    set_content(l, SYNTH_EXPERT_OUT);
     if (f->sinks) {
         add_bias(l, "ffn_gate_exps", bias_std, s->n_ff_exp, s->n_experts);
         add_bias(l, "ffn_up_exps", bias_std, s->n_ff_exp, s->n_experts);
@@ -215,7 +234,7 @@ static void list_ends(struct lister *l) {
     float std = embedding_std(l->model);
     add_matrix(l, "token_embd", s->tied ? SYNTH_HEAD : SYNTH_EMBED, std * sqrtf((float)s->n_embd), s->n_embd,
                s->n_vocab);
-    if (l->status == ATSI_OK) l->model->tensors[0].content = SYNTH_EMBEDDING;
+    set_content(l, SYNTH_EMBEDDING);
     if (s->tied) {
         add_vector(l, "output_norm.weight", s->n_embd, SYNTH_SIGNS, head_gain / (std * sqrtf((float)s->n_embd)), 0);
     } else {
@@ -240,12 +259,14 @@ static void list_layer(struct lister *l, uint32_t i) {
         list_dense_ffn(l, "", s->n_ff);
 }
 
-// An eighth of the row in whole blocks, at least one of them; none where that would leave less than half of the row.
-static uint32_t common_elems(const struct synth_model *m) {
+// The common part is an eighth of the row in whole blocks, at least one, and the token's own part ends at the half. Rows of
+// fewer than two blocks have no common part: their routers are even.
+static void divide_row(struct synth_model *m) {
     uint32_t block = atsi_dtype_info(m->tensors[0].dtype)->block_elems, n_embd = m->shape.n_embd;
-    uint32_t n = n_embd / 8 / block * block;
-    if (n == 0) n = block;
-    return m->shape.n_experts > 0 && n <= n_embd / 2 ? n : 0;
+    uint32_t common = n_embd / 8 / block * block, own = n_embd / 2 / block * block;
+    if (m->shape.n_experts == 0 || own == 0) return;
+    m->n_common = common > 0 ? common : block;
+    m->n_own = own;
 }
 
 enum atsi_status synth_model_make(struct synth_model *out, const struct synth_shape *shape,
@@ -254,7 +275,7 @@ enum atsi_status synth_model_make(struct synth_model *out, const struct synth_sh
     struct lister l = {.model = out, .layer = -1, .err = err};
     list_ends(&l);
     for (uint32_t i = 0; i < shape->n_layers; i++) list_layer(&l, i);
-    if (l.status == ATSI_OK) out->n_common = common_elems(out);
+    if (l.status == ATSI_OK) divide_row(out);
     return l.status;
 }
 

@@ -7,8 +7,9 @@
 //
 // Routers. In a model with experts the first part of every embedding row is the same, so the stream always carries one known direction.
 // Router rows hold, beside noise, a multiple of that direction: expert popularity falls as 1 / rank (Zipf), another order in each layer.
-// What attention adds is an average over the context, which changes slowly; routers see it beside the token's own
-// part, so neighbouring tokens share experts more often than distant ones do.
+// The rows of attn_q and attn_k start alike within a head, so through that direction every query resembles every key and rope
+// lets the resemblance fade with distance: attention looks at the last tokens most, what it adds changes slowly, and
+// routers, which see it beside the token's own part, choose alike for neighbouring tokens (where both matrices have one type).
 #ifndef ATSI_TOOLS_SYNTH_TENSORS_H
 #define ATSI_TOOLS_SYNTH_TENSORS_H
 
@@ -17,12 +18,16 @@
 #include "tools/synth/shape.h"
 
 enum synth_content {
-    SYNTH_NOISE,     // mean + std * normal (mean only for F32)
-    SYNTH_EMBEDDING, // noise, the first n_common elements of each row the same
-    SYNTH_ROUTER,    // F32 [n_embd, n_experts]: noise and the multiple of the common part
-    SYNTH_SIGNS,     // F32: +-mean
-    SYNTH_DECAY,     // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
-    SYNTH_DIVISORS,  // F32: Llama 3.1's frequency divisors
+    SYNTH_NOISE,      // mean + std * normal (mean only for F32)
+    SYNTH_EMBEDDING,  // noise, the first n_common elements of each row the same
+    SYNTH_QUERY,      // noise; the first n_common elements of a row as in the row of the head's key, enlarged
+    SYNTH_KEY,        // the same
+    SYNTH_VALUE,      // noise; the first n_common elements small
+    SYNTH_EXPERT_OUT, // noise; rows from n_own on small
+    SYNTH_ROUTER,     // F32 [n_embd, n_experts]: noise and the multiple of the common part
+    SYNTH_SIGNS,      // F32: +-mean
+    SYNTH_DECAY,      // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
+    SYNTH_DIVISORS,   // F32: Llama 3.1's frequency divisors
 };
 
 enum {
@@ -32,6 +37,7 @@ enum {
 
 struct synth_tensor {
     char name[SYNTH_NAME_CAP];
+    int32_t layer; // -1 outside the layers
     uint32_t n_dims;
     uint64_t ne[3]; // unused dimensions are 1
     enum atsi_dtype dtype;
@@ -48,6 +54,7 @@ struct synth_model {
     uint32_t n_tensors, tensors_cap;
     uint64_t data_bytes;
     uint32_t n_common; // elements at the start of each embedding row that all rows share, 0 without experts
+    uint32_t n_own;    // elements, those included, in which a token's embedding is large; routers look at the others
 };
 
 // Lists the tensors of `shape` (copied). Free with synth_model_free whether it succeeds or not.

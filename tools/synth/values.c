@@ -8,8 +8,12 @@
 
 enum {
     STREAM_COMMON = 1 << 30, // numbers of streams that belong to no tensor
-    STREAM_POPULARITY
+    STREAM_POPULARITY,
+    STREAM_ALIKE
 };
+
+// How much of an embedding and of what experts add reaches the part of the stream that routers look at.
+static const float faint = 0.25f;
 
 static enum atsi_status make_common(struct synth_values *v, struct atsi_error *err) {
     const struct synth_tensor *embedding = &v->model->tensors[0];
@@ -44,12 +48,62 @@ void synth_values_free(struct synth_values *values) {
     *values = (struct synth_values){0};
 }
 
+// Rows one by one: the common part, the token's own, and the rest, which is left to attention.
 static void fill_embedding(const struct synth_values *v, const struct synth_tensor *t, struct synth_random *r,
                            uint64_t n, uint8_t *out) {
-    uint64_t row_bytes = atsi_dtype_row_bytes(t->dtype, t->ne[0]);
+    const struct synth_blocks *blocks = &v->blocks[t->dtype];
+    uint64_t row_bytes = atsi_dtype_row_bytes(t->dtype, t->ne[0]), own = v->model->n_own;
+    if (v->model->n_common == 0) {
+        synth_blocks_fill(blocks, r, t->std, n * t->ne[0], out);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++, out += row_bytes) {
+        synth_blocks_fill(blocks, r, t->std, own, out);
+        synth_blocks_fill(blocks, r, faint * t->std, t->ne[0] - own, out + atsi_dtype_row_bytes(t->dtype, own));
+        memcpy(out, v->common_bytes, v->common_size_bytes);
+    }
+}
+
+// Matrices of experts, whose rows are elements of the stream.
+static void fill_expert_out(const struct synth_values *v, const struct synth_tensor *t, struct synth_random *r,
+                            uint64_t first, uint64_t n, uint8_t *out) {
+    uint64_t row_bytes = atsi_dtype_row_bytes(t->dtype, t->ne[0]), own = v->model->n_own;
+    for (uint64_t i = first; i < first + n; i++, out += row_bytes)
+        synth_blocks_fill(&v->blocks[t->dtype], r, i % t->ne[1] < own ? t->std : faint * t->std, t->ne[0], out);
+}
+
+// The row of attn_k that row i of attn_q or attn_k starts like; false for a gate's row. Values have their own.
+static bool key_row(const struct synth_model *m, const struct synth_tensor *t, uint64_t i, uint64_t *row) {
+    uint64_t dim = m->shape.head_dim, n_shared = m->shape.n_heads / m->shape.n_kv_heads;
+    *row = i;
+    if (t->content != SYNTH_QUERY) return true;
+    uint64_t rows_a_head = m->family->gated ? 2 * dim : dim, in_head = i % rows_a_head;
+    *row = i / rows_a_head / n_shared * dim + in_head;
+    return in_head < dim;
+}
+
+// How much larger the first n_common columns are than the others. Of queries and keys: such that the scores of a token with itself
+// gain 11 from them, at any width and head size (a norm on the heads keeps their sum of squares). Of values: nearly nothing, because
+// what they pass on would be added everywhere.
+static float common_size(const struct synth_model *m, enum synth_content content) {
+    if (content == SYNTH_VALUE) return 0.1f;
+    float share = 8 / sqrtf((float)m->shape.head_dim), width = (float)m->n_common / (float)m->shape.n_embd;
+    if (share > 0.75f) share = 0.75f;
+    return sqrtf((m->family->qk_norm ? share / (1 - share) : share) / width);
+}
+
+static void fill_alike(const struct synth_values *v, const struct synth_tensor *t, struct synth_random *r,
+                       uint64_t first, uint64_t n, uint8_t *out) {
+    uint32_t n_common = v->model->n_common;
+    uint64_t row_bytes = atsi_dtype_row_bytes(t->dtype, t->ne[0]), row;
     synth_blocks_fill(&v->blocks[t->dtype], r, t->std, n * t->ne[0], out);
-    for (uint64_t i = 0; i < n && v->common_size_bytes > 0; i++)
-        memcpy(out + i * row_bytes, v->common_bytes, v->common_size_bytes);
+    if (n_common == 0 || n_common % atsi_dtype_info(t->dtype)->block_elems != 0) return;
+    float std = t->std * common_size(v->model, t->content);
+    for (uint64_t i = 0; i < n; i++) {
+        if (!key_row(v->model, t, first + i, &row)) continue;
+        struct synth_random alike = synth_random_from(synth_hash(v->seed, STREAM_ALIKE + (uint64_t)t->layer, row));
+        synth_blocks_fill(&v->blocks[t->dtype], &alike, std, n_common, out + i * row_bytes);
+    }
 }
 
 // The rank in popularity of one expert: place[e] of a shuffle that belongs to the tensor.
@@ -71,10 +125,13 @@ static void fill_router(const struct synth_values *v, uint32_t index, struct syn
     synth_blocks_fill(&v->blocks[ATSI_F32], r, t->std, n * t->ne[0], (uint8_t *)out);
     if (n_common == 0) return;
     shuffle_ranks(synth_hash(v->seed, STREAM_POPULARITY, index), n_experts, rank);
+    // The layers before this one have made the stream larger, and the norm the common part smaller.
+    double growth = sqrt(1 + 4.5 * t->layer / v->model->shape.n_layers);
     double mean = lgamma((double)n_experts + 1) / n_experts;
     for (uint64_t e = first; e < first + n; e++) {
-        float popularity = (float)(mean - log(1 + rank[e]));
+        float popularity = (float)(growth * (mean - log(1 + rank[e])));
         float *row = out + (e - first) * t->ne[0];
+        for (uint32_t i = 0; i < v->model->n_own; i++) row[i] = 0;
         for (uint32_t i = 0; i < n_common; i++) row[i] += popularity * v->common[i];
     }
 }
@@ -108,6 +165,10 @@ void synth_values_rows(const struct synth_values *values, uint32_t index, uint64
     float *floats = (float *)(void *)out;
     if (t->content == SYNTH_EMBEDDING)
         fill_embedding(values, t, &r, n, out);
+    else if (t->content == SYNTH_QUERY || t->content == SYNTH_KEY || t->content == SYNTH_VALUE)
+        fill_alike(values, t, &r, first, n, out);
+    else if (t->content == SYNTH_EXPERT_OUT)
+        fill_expert_out(values, t, &r, first, n, out);
     else if (t->content == SYNTH_ROUTER)
         fill_router(values, index, &r, first, n, floats);
     else if (t->content == SYNTH_DIVISORS)

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Logits of synthetic models of every family and tensor type, compared with llama.cpp's.
+
+    tests/oracle/llama_cpp_logits.py [--families | --types] [--only WORD]
+
+prints a table in Markdown, as it stands in docs/oracles.md, and fails when a mean KL divergence is 0.01 or more. llama.cpp comes
+with llama-cpp-python (pip install llama-cpp-python==0.3.16 numpy; it compiles llama.cpp, which takes a while, so
+`make oracle` leaves this out). With ATSI_REFERENCE=PROGRAM another build of it is asked: PROGRAM MODEL TOKENS OUT writes float32 logits
+of all tokens (ids separated by spaces in the file TOKENS) to OUT.
+"""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("B", "build")
+N_TOKENS, N_VOCAB, MAX_KL = 256, 1024, 0.01
+
+# Real head sizes and ratios where they matter, narrow streams, the fewest layers in which every kind of layer occurs.
+DENSE = "--embd 512 --heads 8 --kv-heads 2 --head-dim 64 --ff 1024"
+MOE = "--embd 512 --heads 8 --kv-heads 2 --head-dim 64 --expert-ff 256"
+FAMILIES = {
+    "llama": ("llama3.1-8b", f"--layers 2 {DENSE}"),
+    "llama, experts": ("mixtral-8x7b", f"--layers 2 {MOE}"),
+    "qwen2": ("qwen2.5-7b", f"--layers 2 {DENSE}"),
+    "qwen2moe": ("qwen1.5-moe-a2.7b", f"--layers 2 {MOE}"),
+    "qwen3": ("qwen3-14b", f"--layers 2 {DENSE}"),
+    "qwen3, tied": ("qwen3-1.7b", f"--layers 2 {DENSE}"),
+    "qwen3moe": ("qwen3-30b-a3b", f"--layers 2 --experts 32 {MOE}"),
+    "qwen3next": ("qwen3-next-80b-a3b", f"--layers 4 --experts 64 {MOE}"),
+    "qwen35": ("qwen3.5-27b", f"--layers 4 {DENSE}"),
+    "qwen35moe": ("qwen3.5-122b-a10b", f"--layers 4 --experts 32 {MOE}"),
+    "gemma3": ("gemma3-27b", f"--layers 7 {DENSE}"),
+    "gpt-oss": ("gpt-oss-20b", f"--layers 2 {MOE}"),
+    "glm4": ("glm-z1-9b", f"--layers 2 {DENSE}"),
+    "glm4moe": ("glm4.5-air", f"--layers 3 --experts 32 --ff 512 {MOE}"),
+    "phi3": ("phi-4", f"--layers 2 {DENSE}"),
+}
+RECIPES = ["q4_k_m", "q8_0", "f16", "dynamic", "mxfp4"]
+TYPES = (
+    "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 "
+    "iq3_s iq3_xxs iq2_s iq2_xs iq2_xxs iq1_s iq1_m"
+).split()
+
+
+def run(*command) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]}: exit status {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def llama_cpp_logits(model: Path, tokens: list[int], out: Path) -> None:
+    import llama_cpp
+
+    llm = llama_cpp.Llama(
+        model_path=str(model), n_ctx=512, n_batch=512, n_gpu_layers=0, n_threads=1, logits_all=True, verbose=False
+    )
+    llm.eval(tokens)
+    llm.scores[: len(tokens)].astype("<f4").tofile(out)
+
+
+def compare(work: Path, shape: str, sizes: str, recipe: str) -> tuple[float, str]:
+    """The mean KL divergence and the line of compare_logits."""
+    model, plan, theirs, ours = (work / name for name in ("m.gguf", "m.atsp", "theirs.f32", "ours.f32"))
+    generator = random.Random(3)
+    tokens = [generator.randrange(N_VOCAB) for _ in range(N_TOKENS)]
+    tokens_file = work / "tokens.txt"
+    tokens_file.write_text(" ".join(map(str, tokens)))
+    run(BUILD / "tools/synth_model", shape, model, "--recipe", recipe, "--vocab-size", N_VOCAB, *sizes.split())
+    if os.environ.get("ATSI_REFERENCE"):
+        run(os.environ["ATSI_REFERENCE"], model, tokens_file, theirs)
+    else:
+        llama_cpp_logits(model, tokens, theirs)
+    run(BUILD / "atsi-plan", model, "--vram", 0, "--ctx", 512, "-o", plan)
+    run(BUILD / "atsi-run", plan, "--device", "cpu", "--tokens-in", tokens_file, "-n", 0, "--logits", ours)
+    line = run(BUILD / "tools/compare_logits", theirs, ours, "--vocab", N_VOCAB).strip()
+    return float(re.search(r" kl=(\S+)", line).group(1)), line
+
+
+def table(title: str, rows: dict, columns: list[str], only: str) -> int:
+    """Prints KL divergences; rows are families, columns recipes. Returns how many cells are too large or failed."""
+    n_bad = 0
+    print(f"| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name, (shape, sizes) in rows.items():
+        if only not in name:
+            continue
+        cells = []
+        for recipe in columns:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    kl, line = compare(Path(folder), shape, sizes, recipe)
+                    cells.append(f"{kl:.1e}")
+                    n_bad += not kl < MAX_KL
+                except RuntimeError as failure:
+                    line = str(failure)
+                    cells.append("failed")
+                    n_bad += 1
+            print(f"{name} {recipe}: {line}", file=sys.stderr)
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    print()
+    return n_bad
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", action="store_true", help="only every family in the recipes of uploads")
+    parser.add_argument("--types", action="store_true", help="only every tensor type in a dense and a MoE family")
+    parser.add_argument("--only", default="", help="only families whose name holds this word")
+    options = parser.parse_args()
+    n_bad = 0
+    if options.families or not options.types:
+        n_bad += table("family", FAMILIES, RECIPES, options.only)
+    if options.types or not options.families:
+        for name in ("qwen3", "qwen3moe"):
+            rows = {f"{name}": FAMILIES[name]}
+            for first in range(0, len(TYPES), 8):
+                n_bad += table("family", rows, TYPES[first : first + 8], options.only)
+    sys.exit(1 if n_bad else 0)
+
+
+main()
