@@ -180,10 +180,11 @@ static enum atsi_status write_model(const struct options *o, const struct synth_
     unsigned n_threads = o->n_threads ? o->n_threads : n_processors > 0 ? (unsigned)n_processors : 1;
     enum atsi_status status = atsi_new_file_create(&file, o->path, err);
     if (status == ATSI_OK) status = atsi_new_file_write(&file, header, header_size, 0, err);
-    if (status == ATSI_OK && !o->header_only) {
-        status = synth_values_init(&values, model, o->seed, err);
-        if (status == ATSI_OK) status = synth_write_tensors(&file, header_size, &values, n_threads, err);
-    }
+    if (status == ATSI_OK) status = synth_values_init(&values, model, o->seed, err);
+    if (status == ATSI_OK && o->header_only)
+        status = synth_write_divisors(&file, header_size, &values, err);
+    else if (status == ATSI_OK)
+        status = synth_write_tensors(&file, header_size, &values, n_threads, err);
     if (status == ATSI_OK) status = atsi_new_file_commit(&file, header_size + model->data_bytes, err);
     atsi_new_file_discard(&file);
     synth_values_free(&values);

@@ -101,3 +101,16 @@ enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_o
     pthread_mutex_destroy(&q.lock);
     return q.status;
 }
+
+enum atsi_status synth_write_divisors(struct atsi_new_file *file, uint64_t data_offset,
+                                      const struct synth_values *values, struct atsi_error *err) {
+    const struct synth_model *m = values->model;
+    uint8_t bytes[4096];
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const struct synth_tensor *t = &m->tensors[i];
+        if (t->content != SYNTH_DIVISORS || t->size_bytes > sizeof bytes) continue;
+        synth_values_rows(values, i, 0, 1, bytes);
+        ATSI_TRY(atsi_new_file_write(file, bytes, t->size_bytes, data_offset + t->offset, err));
+    }
+    return ATSI_OK;
+}

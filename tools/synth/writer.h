@@ -9,4 +9,8 @@
 enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_offset,
                                      const struct synth_values *values, unsigned n_threads, struct atsi_error *err);
 
+// Writes the one tensor whose values decide how a model is planned, the divisors of the rope frequencies, where there is one.
+enum atsi_status synth_write_divisors(struct atsi_new_file *file, uint64_t data_offset,
+                                      const struct synth_values *values, struct atsi_error *err);
+
 #endif
