@@ -156,6 +156,8 @@ static enum atsi_status answer_prompt(struct answer *a, const struct atsi_token_
     enum atsi_status finished = atsi_output_finish(&a->output, result, status == ATSI_OK ? err : NULL);
     ATSI_TRY(status);
     ATSI_TRY(finished);
+    if ((a->chat->format->flags & ATSI_CHAT_CHANNELS) && a->ids.n_ids == 0 && result->n_generated && !h->options->quiet)
+        fprintf(stderr, "the answer ended (%s) before its final part\n", atsi_finish_name(result->finish));
     return add_answer(a, result, err);
 }
 

@@ -100,15 +100,26 @@ static bool add_result(cJSON *root, const struct atsi_output_impl *x, const stru
            cJSON_AddNumberToObject(root, "decode_us", r->decode_us);
 }
 
-static enum atsi_status print_json(struct atsi_output_impl *x, const struct atsi_generate_result *r,
+// The text as a C string. cJSON has no way to write U+0000; U+FFFD stands for it.
+static enum atsi_status text_for_json(const struct atsi_output_impl *x, struct atsi_bytes *out,
+                                      struct atsi_error *err) {
+    for (size_t i = 0; i < x->shown.size; i++) {
+        bool is_nul = x->shown.data[i] == 0;
+        ATSI_TRY(atsi_bytes_append(out, is_nul ? "\xEF\xBF\xBD" : &x->shown.data[i], is_nul ? 3 : 1, err));
+    }
+    return atsi_bytes_append(out, "", 1, err);
+}
+
+static enum atsi_status print_json(const struct atsi_output_impl *x, const struct atsi_generate_result *r,
                                    struct atsi_error *err) {
-    ATSI_TRY(atsi_bytes_append(&x->shown, "", 1, err)); // a terminator, which is not part of the text
-    x->shown.size--;
+    struct atsi_bytes shown = {0};
+    ATSI_TRY(text_for_json(x, &shown, err));
     cJSON *root = cJSON_CreateObject();
     char *text = NULL;
-    if (root && cJSON_AddStringToObject(root, "text", x->shown.data) && add_result(root, x, r))
+    if (root && cJSON_AddStringToObject(root, "text", shown.data) && add_result(root, x, r))
         text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
+    atsi_bytes_free(&shown);
     if (!text) return atsi_fail(err, ATSI_FAILED, "out of memory while printing the result");
     puts(text);
     free(text);
