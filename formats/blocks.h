@@ -8,7 +8,10 @@
 #include <assert.h>
 #include <stdint.h>
 
-enum { ATSI_QK = 32, ATSI_QK_K = 256 }; // weights of a small block and of a super-block
+enum {
+    ATSI_QK = 32,
+    ATSI_QK_K = 256
+}; // weights of a small block and of a super-block
 
 // ---- small blocks: 32 weights ----------------------------------------------------------------------------------
 

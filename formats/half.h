@@ -27,7 +27,7 @@ static inline float atsi_f16_to_f32(uint16_t h) {
 
 static inline uint16_t atsi_f32_to_f16(float f) {
     uint32_t bits = atsi_f32_bits(f), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00); // NaN
+    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00);  // NaN
     if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00); // rounds to 2^16 or above
     if (magnitude < 0x38800000) { // below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
         float rounded = atsi_f32_from_bits(magnitude) + 0.5f;

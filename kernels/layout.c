@@ -21,7 +21,9 @@ struct part {
     uint8_t transform;
 };
 
-enum { MAX_PARTS = 5 };
+enum {
+    MAX_PARTS = 5
+};
 
 struct tiling {
     uint16_t block_bytes;
@@ -29,30 +31,51 @@ struct tiling {
     struct part parts[MAX_PARTS]; // ends at count 0
 };
 
-#define AT(type, field) offsetof(struct atsi_block_##type, field)
+#define AT(type, field)    offsetof(struct atsi_block_##type, field)
 #define SIZES(type, elems) .block_bytes = sizeof(struct atsi_block_##type), .block_elems = (elems)
 
 static const struct tiling TILINGS[ATSI_DTYPE_LIMIT] = {
     [ATSI_Q8_0] = {SIZES(q8_0, 32), {{AT(q8_0, d), 2, 1, AS_IS}, {AT(q8_0, qs), 4, 8, OFFSET_BINARY}}},
     [ATSI_Q4_0] = {SIZES(q4_0, 32), {{AT(q4_0, d), 2, 1, AS_IS}, {AT(q4_0, qs), 4, 4, AS_IS}}},
-    [ATSI_Q4_1] = {SIZES(q4_1, 32), {{AT(q4_1, d), 2, 1, AS_IS}, {AT(q4_1, m), 2, 1, AS_IS}, {AT(q4_1, qs), 4, 4, AS_IS}}},
-    [ATSI_Q5_0] = {SIZES(q5_0, 32), {{AT(q5_0, d), 2, 1, AS_IS}, {AT(q5_0, qh), 4, 1, BIT_PLANES}, {AT(q5_0, qs), 4, 4, AS_IS}}},
-    [ATSI_Q5_1] = {SIZES(q5_1, 32), {{AT(q5_1, d), 2, 1, AS_IS}, {AT(q5_1, m), 2, 1, AS_IS}, {AT(q5_1, qh), 4, 1, BIT_PLANES},
-                                     {AT(q5_1, qs), 4, 4, AS_IS}}},
+    [ATSI_Q4_1] = {SIZES(q4_1, 32),
+                   {{AT(q4_1, d), 2, 1, AS_IS}, {AT(q4_1, m), 2, 1, AS_IS}, {AT(q4_1, qs), 4, 4, AS_IS}}},
+    [ATSI_Q5_0] = {SIZES(q5_0, 32),
+                   {{AT(q5_0, d), 2, 1, AS_IS}, {AT(q5_0, qh), 4, 1, BIT_PLANES}, {AT(q5_0, qs), 4, 4, AS_IS}}},
+    [ATSI_Q5_1] = {SIZES(q5_1, 32),
+                   {{AT(q5_1, d), 2, 1, AS_IS},
+                    {AT(q5_1, m), 2, 1, AS_IS},
+                    {AT(q5_1, qh), 4, 1, BIT_PLANES},
+                    {AT(q5_1, qs), 4, 4, AS_IS}}},
     [ATSI_IQ4_NL] = {SIZES(iq4_nl, 32), {{AT(iq4_nl, d), 2, 1, AS_IS}, {AT(iq4_nl, qs), 4, 4, AS_IS}}},
     [ATSI_MXFP4] = {SIZES(mxfp4, 32), {{AT(mxfp4, e), 1, 1, AS_IS}, {AT(mxfp4, qs), 4, 4, AS_IS}}},
-    [ATSI_Q2_K] = {SIZES(q2_k, 256), {{AT(q2_k, d), 2, 1, AS_IS}, {AT(q2_k, dmin), 2, 1, AS_IS},
-                                      {AT(q2_k, scales), 1, 16, AS_IS}, {AT(q2_k, qs), 4, 16, AS_IS}}},
-    [ATSI_Q3_K] = {SIZES(q3_k, 256), {{AT(q3_k, d), 2, 1, AS_IS}, {AT(q3_k, scales), 1, 12, AS_IS},
-                                      {AT(q3_k, hmask), 4, 8, AS_IS}, {AT(q3_k, qs), 4, 16, AS_IS}}},
-    [ATSI_Q4_K] = {SIZES(q4_k, 256), {{AT(q4_k, d), 2, 1, AS_IS}, {AT(q4_k, dmin), 2, 1, AS_IS},
-                                      {AT(q4_k, scales), 1, 12, AS_IS}, {AT(q4_k, qs), 4, 32, AS_IS}}},
-    [ATSI_Q5_K] = {SIZES(q5_k, 256), {{AT(q5_k, d), 2, 1, AS_IS}, {AT(q5_k, dmin), 2, 1, AS_IS}, {AT(q5_k, scales), 1, 12, AS_IS},
-                                      {AT(q5_k, qh), 4, 8, AS_IS}, {AT(q5_k, qs), 4, 32, AS_IS}}},
-    [ATSI_Q6_K] = {SIZES(q6_k, 256), {{AT(q6_k, d), 2, 1, AS_IS}, {AT(q6_k, scales), 1, 16, AS_IS},
-                                      {AT(q6_k, ql), 4, 48, Q6_K_WORDS}}},
-    [ATSI_IQ4_XS] = {SIZES(iq4_xs, 256), {{AT(iq4_xs, d), 2, 1, AS_IS}, {AT(iq4_xs, scales_h), 2, 1, AS_IS},
-                                          {AT(iq4_xs, scales_l), 1, 4, AS_IS}, {AT(iq4_xs, qs), 4, 32, AS_IS}}},
+    [ATSI_Q2_K] = {SIZES(q2_k, 256),
+                   {{AT(q2_k, d), 2, 1, AS_IS},
+                    {AT(q2_k, dmin), 2, 1, AS_IS},
+                    {AT(q2_k, scales), 1, 16, AS_IS},
+                    {AT(q2_k, qs), 4, 16, AS_IS}}},
+    [ATSI_Q3_K] = {SIZES(q3_k, 256),
+                   {{AT(q3_k, d), 2, 1, AS_IS},
+                    {AT(q3_k, scales), 1, 12, AS_IS},
+                    {AT(q3_k, hmask), 4, 8, AS_IS},
+                    {AT(q3_k, qs), 4, 16, AS_IS}}},
+    [ATSI_Q4_K] = {SIZES(q4_k, 256),
+                   {{AT(q4_k, d), 2, 1, AS_IS},
+                    {AT(q4_k, dmin), 2, 1, AS_IS},
+                    {AT(q4_k, scales), 1, 12, AS_IS},
+                    {AT(q4_k, qs), 4, 32, AS_IS}}},
+    [ATSI_Q5_K] = {SIZES(q5_k, 256),
+                   {{AT(q5_k, d), 2, 1, AS_IS},
+                    {AT(q5_k, dmin), 2, 1, AS_IS},
+                    {AT(q5_k, scales), 1, 12, AS_IS},
+                    {AT(q5_k, qh), 4, 8, AS_IS},
+                    {AT(q5_k, qs), 4, 32, AS_IS}}},
+    [ATSI_Q6_K] = {SIZES(q6_k, 256),
+                   {{AT(q6_k, d), 2, 1, AS_IS}, {AT(q6_k, scales), 1, 16, AS_IS}, {AT(q6_k, ql), 4, 48, Q6_K_WORDS}}},
+    [ATSI_IQ4_XS] = {SIZES(iq4_xs, 256),
+                     {{AT(iq4_xs, d), 2, 1, AS_IS},
+                      {AT(iq4_xs, scales_h), 2, 1, AS_IS},
+                      {AT(iq4_xs, scales_l), 1, 4, AS_IS},
+                      {AT(iq4_xs, qs), 4, 32, AS_IS}}},
 };
 
 static const struct tiling *tiling_of(enum atsi_dtype dtype) {
@@ -109,10 +132,14 @@ static void put_row(const struct tiling *t, const uint8_t *block, unsigned row, 
         uint8_t *dst = tile + row * p->granule;
         for (unsigned j = 0; j < p->count; j++, dst += (size_t)ATSI_TILE_ROWS * p->granule) {
             const uint8_t *src = block + p->src + source_unit(p, j) * p->granule;
-            if (p->transform == OFFSET_BINARY) flip_offset(src, dst, p->granule);
-            else if (p->transform == BIT_PLANES) spread_bits(src, dst);
-            else if (p->granule == 4) memcpy(dst, src, 4);
-            else memcpy(dst, src, p->granule);
+            if (p->transform == OFFSET_BINARY)
+                flip_offset(src, dst, p->granule);
+            else if (p->transform == BIT_PLANES)
+                spread_bits(src, dst);
+            else if (p->granule == 4)
+                memcpy(dst, src, 4);
+            else
+                memcpy(dst, src, p->granule);
         }
         tile += (size_t)ATSI_TILE_ROWS * p->granule * p->count;
     }
@@ -123,15 +150,19 @@ static void get_row(const struct tiling *t, const uint8_t *tile, unsigned row, u
         const uint8_t *src = tile + row * p->granule;
         for (unsigned j = 0; j < p->count; j++, src += (size_t)ATSI_TILE_ROWS * p->granule) {
             uint8_t *dst = block + p->src + source_unit(p, j) * p->granule;
-            if (p->transform == OFFSET_BINARY) flip_offset(src, dst, p->granule);
-            else if (p->transform == BIT_PLANES) gather_bits(src, dst);
-            else memcpy(dst, src, p->granule);
+            if (p->transform == OFFSET_BINARY)
+                flip_offset(src, dst, p->granule);
+            else if (p->transform == BIT_PLANES)
+                gather_bits(src, dst);
+            else
+                memcpy(dst, src, p->granule);
         }
         tile += (size_t)ATSI_TILE_ROWS * p->granule * p->count;
     }
 }
 
-void atsi_layout_pack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols, void *dst) {
+void atsi_layout_pack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols,
+                      void *dst) {
     if (layout == ATSI_LAYOUT_PLAIN) {
         memcpy(dst, src, n_rows * atsi_dtype_row_bytes(dtype, n_cols));
         return;
@@ -150,11 +181,12 @@ void atsi_layout_pack(enum atsi_dtype dtype, enum atsi_layout layout, const void
     }
 }
 
-void atsi_layout_get_block(enum atsi_dtype dtype, enum atsi_layout layout, const void *packed, uint64_t n_cols, uint64_t row,
-                           uint64_t i_block, void *block) {
+void atsi_layout_get_block(enum atsi_dtype dtype, enum atsi_layout layout, const void *packed, uint64_t n_cols,
+                           uint64_t row, uint64_t i_block, void *block) {
     if (layout == ATSI_LAYOUT_PLAIN) {
         size_t block_bytes = atsi_dtype_info(dtype)->block_bytes;
-        memcpy(block, (const uint8_t *)packed + row * atsi_dtype_row_bytes(dtype, n_cols) + i_block * block_bytes, block_bytes);
+        memcpy(block, (const uint8_t *)packed + row * atsi_dtype_row_bytes(dtype, n_cols) + i_block * block_bytes,
+               block_bytes);
         return;
     }
     const struct tiling *t = tiling_of(dtype);
@@ -164,8 +196,8 @@ void atsi_layout_get_block(enum atsi_dtype dtype, enum atsi_layout layout, const
     get_row(t, tile, (unsigned)(row % ATSI_TILE_ROWS), block);
 }
 
-void atsi_layout_unpack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols,
-                        void *dst) {
+void atsi_layout_unpack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows,
+                        uint64_t n_cols, void *dst) {
     const struct atsi_dtype_info *info = atsi_dtype_info(dtype);
     uint64_t n_blocks = n_cols / info->block_elems;
     uint8_t *block = dst;

@@ -49,24 +49,54 @@
 #include "formats/dtype.h"
 #include "formats/program.h"
 
-enum { ATSI_TILE_ROWS = 16 };
+enum {
+    ATSI_TILE_ROWS = 16
+};
 
 // Byte offsets within a tile's block, as drawn above. They are what atsi_layout_pack writes (tests/unit/test_layout.c).
 enum {
-    ATSI_TILE_Q8_0_QS = 32, ATSI_TILE_Q8_0_BYTES = 544,
-    ATSI_TILE_Q4_0_QS = 32, ATSI_TILE_Q4_0_BYTES = 288,
-    ATSI_TILE_Q4_1_M = 32, ATSI_TILE_Q4_1_QS = 64, ATSI_TILE_Q4_1_BYTES = 320,
-    ATSI_TILE_Q5_0_QH = 32, ATSI_TILE_Q5_0_QS = 96, ATSI_TILE_Q5_0_BYTES = 352,
-    ATSI_TILE_Q5_1_M = 32, ATSI_TILE_Q5_1_QH = 64, ATSI_TILE_Q5_1_QS = 128, ATSI_TILE_Q5_1_BYTES = 384,
-    ATSI_TILE_IQ4_NL_QS = 32, ATSI_TILE_IQ4_NL_BYTES = 288,
-    ATSI_TILE_MXFP4_QS = 16, ATSI_TILE_MXFP4_BYTES = 272,
-    ATSI_TILE_Q2_K_DMIN = 32, ATSI_TILE_Q2_K_SCALES = 64, ATSI_TILE_Q2_K_QS = 320, ATSI_TILE_Q2_K_BYTES = 1344,
-    ATSI_TILE_Q3_K_SCALES = 32, ATSI_TILE_Q3_K_HMASK = 224, ATSI_TILE_Q3_K_QS = 736, ATSI_TILE_Q3_K_BYTES = 1760,
-    ATSI_TILE_Q4_K_DMIN = 32, ATSI_TILE_Q4_K_SCALES = 64, ATSI_TILE_Q4_K_QS = 256, ATSI_TILE_Q4_K_BYTES = 2304,
-    ATSI_TILE_Q5_K_DMIN = 32, ATSI_TILE_Q5_K_SCALES = 64, ATSI_TILE_Q5_K_QH = 256, ATSI_TILE_Q5_K_QS = 768,
+    ATSI_TILE_Q8_0_QS = 32,
+    ATSI_TILE_Q8_0_BYTES = 544,
+    ATSI_TILE_Q4_0_QS = 32,
+    ATSI_TILE_Q4_0_BYTES = 288,
+    ATSI_TILE_Q4_1_M = 32,
+    ATSI_TILE_Q4_1_QS = 64,
+    ATSI_TILE_Q4_1_BYTES = 320,
+    ATSI_TILE_Q5_0_QH = 32,
+    ATSI_TILE_Q5_0_QS = 96,
+    ATSI_TILE_Q5_0_BYTES = 352,
+    ATSI_TILE_Q5_1_M = 32,
+    ATSI_TILE_Q5_1_QH = 64,
+    ATSI_TILE_Q5_1_QS = 128,
+    ATSI_TILE_Q5_1_BYTES = 384,
+    ATSI_TILE_IQ4_NL_QS = 32,
+    ATSI_TILE_IQ4_NL_BYTES = 288,
+    ATSI_TILE_MXFP4_QS = 16,
+    ATSI_TILE_MXFP4_BYTES = 272,
+    ATSI_TILE_Q2_K_DMIN = 32,
+    ATSI_TILE_Q2_K_SCALES = 64,
+    ATSI_TILE_Q2_K_QS = 320,
+    ATSI_TILE_Q2_K_BYTES = 1344,
+    ATSI_TILE_Q3_K_SCALES = 32,
+    ATSI_TILE_Q3_K_HMASK = 224,
+    ATSI_TILE_Q3_K_QS = 736,
+    ATSI_TILE_Q3_K_BYTES = 1760,
+    ATSI_TILE_Q4_K_DMIN = 32,
+    ATSI_TILE_Q4_K_SCALES = 64,
+    ATSI_TILE_Q4_K_QS = 256,
+    ATSI_TILE_Q4_K_BYTES = 2304,
+    ATSI_TILE_Q5_K_DMIN = 32,
+    ATSI_TILE_Q5_K_SCALES = 64,
+    ATSI_TILE_Q5_K_QH = 256,
+    ATSI_TILE_Q5_K_QS = 768,
     ATSI_TILE_Q5_K_BYTES = 2816,
-    ATSI_TILE_Q6_K_SCALES = 32, ATSI_TILE_Q6_K_QS = 288, ATSI_TILE_Q6_K_BYTES = 3360,
-    ATSI_TILE_IQ4_XS_SCALES_H = 32, ATSI_TILE_IQ4_XS_SCALES_L = 64, ATSI_TILE_IQ4_XS_QS = 128, ATSI_TILE_IQ4_XS_BYTES = 2176
+    ATSI_TILE_Q6_K_SCALES = 32,
+    ATSI_TILE_Q6_K_QS = 288,
+    ATSI_TILE_Q6_K_BYTES = 3360,
+    ATSI_TILE_IQ4_XS_SCALES_H = 32,
+    ATSI_TILE_IQ4_XS_SCALES_L = 64,
+    ATSI_TILE_IQ4_XS_QS = 128,
+    ATSI_TILE_IQ4_XS_BYTES = 2176
 };
 
 // The layout in which matrices of this type are packed. Weights that are looked up or used element by element (norms,
@@ -80,12 +110,13 @@ uint32_t atsi_layout_tile_bytes(enum atsi_dtype dtype);
 // Packs n_rows rows of n_cols weights from GGUF order at `src` into the layout at `dst` (atsi_layout_bytes of them; any alignment,
 // no overlap). Pieces may be packed apart, by several threads too: a piece starts at a row that is a multiple of 16, and row
 // r starts at byte r * row bytes in both orders. The layout must support the type and n_cols be a multiple of its block.
-void atsi_layout_pack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols, void *dst);
+void atsi_layout_pack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols,
+                      void *dst);
 // The inverse: n_rows rows in GGUF order from a packed matrix.
-void atsi_layout_unpack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows, uint64_t n_cols,
-                        void *dst);
+void atsi_layout_unpack(enum atsi_dtype dtype, enum atsi_layout layout, const void *src, uint64_t n_rows,
+                        uint64_t n_cols, void *dst);
 // Copies block `i_block` of row `row` out of a packed matrix in GGUF form (block_bytes of its dtype).
-void atsi_layout_get_block(enum atsi_dtype dtype, enum atsi_layout layout, const void *packed, uint64_t n_cols, uint64_t row,
-                           uint64_t i_block, void *block);
+void atsi_layout_get_block(enum atsi_dtype dtype, enum atsi_layout layout, const void *packed, uint64_t n_cols,
+                           uint64_t row, uint64_t i_block, void *block);
 
 #endif

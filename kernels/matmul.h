@@ -46,15 +46,15 @@ size_t atsi_act_row_bytes(uint32_t n_cols);
 
 struct atsi_matmul_args {
     enum atsi_dtype dtype;
-    uint32_t n_rows, n_cols;  // outputs, inputs; n_cols is a multiple of the type's block
-    const void *weight;       // packed in atsi_layout_of(dtype) (kernels/layout.h); 4-byte aligned (64 is fastest)
-    const float *bias;        // [n_rows] or NULL
-    const void *in;           // rows as atsi_matmul_input says, 4-byte aligned
-    size_t in_stride;         // bytes from input row to input row
-    float *out;               // rows of n_rows floats
-    size_t out_stride;        // floats from output row to output row
+    uint32_t n_rows, n_cols; // outputs, inputs; n_cols is a multiple of the type's block
+    const void *weight;      // packed in atsi_layout_of(dtype) (kernels/layout.h); 4-byte aligned (64 is fastest)
+    const float *bias;       // [n_rows] or NULL
+    const void *in;          // rows as atsi_matmul_input says, 4-byte aligned
+    size_t in_stride;        // bytes from input row to input row
+    float *out;              // rows of n_rows floats
+    size_t out_stride;       // floats from output row to output row
     uint32_t n_tokens;
-    bool add;                 // out += instead of out =
+    bool add; // out += instead of out =
     // NULL: token t reads input row t and writes output row t. Else token t of this call stands for the pair p = pairs[t] of
     // row p / n_slots and slot p % n_slots (expert routing); a slot's data lie slot * the slot stride further on in the row.
     const uint32_t *pairs;
@@ -81,29 +81,30 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
 
 // Thread i_thread's share of quantising n_rows rows: in + r * in_stride floats to out + r * atsi_act_row_bytes(n_cols).
 // Before a matmul reads them, the team meets at a barrier.
-void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, size_t in_stride, uint32_t n_rows, uint32_t n_cols,
-                        void *out, int i_thread, int n_threads);
+void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, size_t in_stride, uint32_t n_rows,
+                        uint32_t n_cols, void *out, int i_thread, int n_threads);
 
 uint32_t atsi_matmul_tiles(uint32_t n_rows); // tiles of 16 rows
 // A matmul as n chunks of whole tiles, cut so that n_threads threads taking chunks as they get free finish together and a
 // chunk's weights stay in the cache across its tokens. Any thread may compute any chunk 0..n-1, each once.
 uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads);
-void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads, uint32_t i_chunk);
+void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
+                       uint32_t i_chunk);
 
 // Which (token, slot) pairs each expert serves. Pair p = token * n_slots + slot.
 struct atsi_expert_groups {
     uint32_t n_experts;
-    uint32_t n_active;  // experts with at least one pair
-    uint32_t *active;   // [n_active] their numbers, those with most pairs first
-    uint32_t *first;    // [n_experts + 1] expert e serves pairs[first[e]] .. pairs[first[e + 1] - 1]
-    uint32_t *pairs;    // grouped by expert, ascending within
+    uint32_t n_active; // experts with at least one pair
+    uint32_t *active;  // [n_active] their numbers, those with most pairs first
+    uint32_t *first;   // [n_experts + 1] expert e serves pairs[first[e]] .. pairs[first[e + 1] - 1]
+    uint32_t *pairs;   // grouped by expert, ascending within
 };
 // uint32_t words of scratch for groups of at most n_pairs_max pairs.
 size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max);
 // Fills *groups with pointers into `words`. ids: [n_tokens][n_slots] in rows `id_stride` apart. A negative id leaves its pair
 // out (nothing is computed or written for it); others are below n_experts. One thread calls it.
-void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts, const int32_t *ids,
-                              size_t id_stride, uint32_t n_tokens, uint32_t n_slots);
+void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts,
+                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots);
 
 struct atsi_experts_args {
     // weight, bias: those of expert 0; n_slots and the slot strides as above; n_tokens and pairs come from the groups.
@@ -113,6 +114,7 @@ struct atsi_experts_args {
 };
 // As atsi_matmul_n_chunks and atsi_matmul_chunk.
 uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threads);
-void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads, uint32_t i_chunk);
+void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
+                        uint32_t i_chunk);
 
 #endif

@@ -11,13 +11,17 @@
 
 // Every type with a matmul kernel.
 static const enum atsi_dtype QUANT_DATA_TYPES[] = {
-    ATSI_F32, ATSI_F16, ATSI_BF16, ATSI_Q8_0, ATSI_Q4_0, ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1, ATSI_Q2_K, ATSI_Q3_K, ATSI_Q4_K,
-    ATSI_Q5_K, ATSI_Q6_K, ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_MXFP4, ATSI_IQ3_S, ATSI_IQ3_XXS, ATSI_IQ2_S, ATSI_IQ2_XS, ATSI_IQ2_XXS,
-    ATSI_IQ1_S, ATSI_IQ1_M,
+    ATSI_F32,   ATSI_F16,     ATSI_BF16,  ATSI_Q8_0,   ATSI_Q4_0,    ATSI_Q4_1,   ATSI_Q5_0,   ATSI_Q5_1,
+    ATSI_Q2_K,  ATSI_Q3_K,    ATSI_Q4_K,  ATSI_Q5_K,   ATSI_Q6_K,    ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_MXFP4,
+    ATSI_IQ3_S, ATSI_IQ3_XXS, ATSI_IQ2_S, ATSI_IQ2_XS, ATSI_IQ2_XXS, ATSI_IQ1_S,  ATSI_IQ1_M,
 };
-enum { QUANT_DATA_N_TYPES = sizeof QUANT_DATA_TYPES / sizeof QUANT_DATA_TYPES[0] };
+enum {
+    QUANT_DATA_N_TYPES = sizeof QUANT_DATA_TYPES / sizeof QUANT_DATA_TYPES[0]
+};
 
-struct quant_rng { uint64_t state; };
+struct quant_rng {
+    uint64_t state;
+};
 
 static inline uint64_t quant_next(struct quant_rng *rng) { // splitmix64
     uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
@@ -26,7 +30,9 @@ static inline uint64_t quant_next(struct quant_rng *rng) { // splitmix64
     return z ^ z >> 31;
 }
 
-static inline float quant_uniform(struct quant_rng *rng) { return (float)(quant_next(rng) >> 40) * 0x1p-23f - 1; } // [-1, 1)
+static inline float quant_uniform(struct quant_rng *rng) {
+    return (float)(quant_next(rng) >> 40) * 0x1p-23f - 1;
+} // [-1, 1)
 
 enum quant_fill {
     QUANT_RANDOM,   // any bits, scales of ordinary size
@@ -47,31 +53,39 @@ static inline const int *quant_half_offsets(enum atsi_dtype dtype) {
     static const int at_start[] = {0, -1}, two_at_start[] = {0, 2, -1}, q2_k[] = {80, 82, -1}, q3_k[] = {108, -1},
                      q6_k[] = {208, -1}, none[] = {-1};
     switch (dtype) {
-    case ATSI_Q4_1: case ATSI_Q5_1: case ATSI_Q4_K: case ATSI_Q5_K: return two_at_start;
+    case ATSI_Q4_1:
+    case ATSI_Q5_1:
+    case ATSI_Q4_K:
+    case ATSI_Q5_K: return two_at_start;
     case ATSI_Q2_K: return q2_k;
     case ATSI_Q3_K: return q3_k;
     case ATSI_Q6_K: return q6_k;
-    case ATSI_MXFP4: case ATSI_IQ1_M: return none;
+    case ATSI_MXFP4:
+    case ATSI_IQ1_M: return none;
     default: return at_start;
     }
 }
 
-static inline void quant_fill_block(enum atsi_dtype dtype, enum quant_fill fill, struct quant_rng *rng, uint8_t *block, size_t bytes) {
+static inline void quant_fill_block(enum atsi_dtype dtype, enum quant_fill fill, struct quant_rng *rng, uint8_t *block,
+                                    size_t bytes) {
     for (size_t i = 0; i < bytes; i++)
         block[i] = fill == QUANT_ALL_ZERO ? 0 : fill == QUANT_ALL_ONES ? 0xff : (uint8_t)quant_next(rng);
     for (const int *at = quant_half_offsets(dtype); *at >= 0; at++) {
         uint16_t half = quant_half(rng, fill);
         memcpy(block + *at, &half, sizeof half);
     }
-    if (dtype == ATSI_MXFP4) block[0] = fill == QUANT_TINY ? (uint8_t)(quant_next(rng) % 4) : (uint8_t)(118 + quant_next(rng) % 8);
+    if (dtype == ATSI_MXFP4)
+        block[0] = fill == QUANT_TINY ? (uint8_t)(quant_next(rng) % 4) : (uint8_t)(118 + quant_next(rng) % 8);
     if (dtype == ATSI_IQ1_M) { // the half float is spread over the top nibbles of the last four words
         uint16_t half = quant_half(rng, fill);
-        for (int i = 0; i < 4; i++) block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half >> (4 * i) & 15) << 4);
+        for (int i = 0; i < 4; i++)
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half >> (4 * i) & 15) << 4);
     }
 }
 
 // n_elems weights (a multiple of the type's block) in GGUF form.
-static inline void quant_fill_weights(enum atsi_dtype dtype, enum quant_fill fill, struct quant_rng *rng, uint64_t n_elems, void *dst) {
+static inline void quant_fill_weights(enum atsi_dtype dtype, enum quant_fill fill, struct quant_rng *rng,
+                                      uint64_t n_elems, void *dst) {
     if (dtype == ATSI_F32) {
         for (uint64_t i = 0; i < n_elems; i++) ((float *)dst)[i] = quant_uniform(rng) * 0.05f;
     } else if (dtype == ATSI_F16) {

@@ -7,7 +7,8 @@ static int32_t half_sums(__m256i q) {
     __m256i flipped = _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80)); // q + 128, summed 8 at a time
     __m256i eights = _mm256_sad_epu8(flipped, _mm256_setzero_si256());
     __m256i sixteens = _mm256_add_epi64(eights, _mm256_unpackhi_epi64(eights, eights));
-    int first = (int)_mm256_extract_epi32(sixteens, 0) - 16 * 128, second = (int)_mm256_extract_epi32(sixteens, 4) - 16 * 128;
+    int first = (int)_mm256_extract_epi32(sixteens, 0) - 16 * 128,
+        second = (int)_mm256_extract_epi32(sixteens, 4) - 16 * 128;
     return (int32_t)((uint32_t)second << 16 | ((uint32_t)first & 0xffff));
 }
 
@@ -35,7 +36,8 @@ static __m256i nearest(__m256 x, __m256 inverse) {
 void atsi_act_quantise_avx2(const float *in, uint32_t n_cols, struct atsi_act_block *out) {
     const __m256i lanes_in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); // the packs work within 128-bit lanes
     for (uint32_t c = 0; c < n_cols; c += 32, in += 32, out++) {
-        __m256 x0 = _mm256_loadu_ps(in), x1 = _mm256_loadu_ps(in + 8), x2 = _mm256_loadu_ps(in + 16), x3 = _mm256_loadu_ps(in + 24);
+        __m256 x0 = _mm256_loadu_ps(in), x1 = _mm256_loadu_ps(in + 8), x2 = _mm256_loadu_ps(in + 16),
+               x3 = _mm256_loadu_ps(in + 24);
         float largest = largest_of(x0, x1, x2, x3);
         float inverse = largest > 0x1p-100f ? 127.0f / largest : 0;
         out->d = any_nan(x0, x1, x2, x3) ? NAN : largest > 0x1p-100f ? largest / 127.0f : 0;

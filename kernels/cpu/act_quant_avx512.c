@@ -8,7 +8,8 @@ static int32_t half_sums(__m256i q) {
     __m256i flipped = _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80)); // q + 128, summed 8 at a time
     __m256i eights = _mm256_sad_epu8(flipped, _mm256_setzero_si256());
     __m256i sixteens = _mm256_add_epi64(eights, _mm256_unpackhi_epi64(eights, eights));
-    int first = (int)_mm256_extract_epi32(sixteens, 0) - 16 * 128, second = (int)_mm256_extract_epi32(sixteens, 4) - 16 * 128;
+    int first = (int)_mm256_extract_epi32(sixteens, 0) - 16 * 128,
+        second = (int)_mm256_extract_epi32(sixteens, 4) - 16 * 128;
     return (int32_t)((uint32_t)second << 16 | ((uint32_t)first & 0xffff));
 }
 

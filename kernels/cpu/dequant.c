@@ -41,7 +41,8 @@ void atsi_dequant(enum atsi_dtype dtype, const void *src, uint64_t n_elems, floa
     const struct atsi_quant_type *type = atsi_quant_type(dtype);
     assert(type != NULL && n_elems % type->block_elems == 0);
     const uint8_t *block = src;
-    for (uint64_t i = 0; i < n_elems; i += type->block_elems, block += type->block_bytes) dequant_block(type, block, out + i);
+    for (uint64_t i = 0; i < n_elems; i += type->block_elems, block += type->block_bytes)
+        dequant_block(type, block, out + i);
 }
 
 void atsi_dequant_row(enum atsi_dtype dtype, enum atsi_layout layout, const void *packed, uint64_t n_cols, uint64_t row,

@@ -70,9 +70,11 @@ enum atsi_status atsi_isa_select(const char *name, enum atsi_isa *out, struct at
     for (int isa = 0; isa < ATSI_ISA_LIMIT; isa++) {
         if (strcmp(name, NAMES[isa]) != 0) continue;
         if (!atsi_isa_supported((enum atsi_isa)isa))
-            return atsi_fail(err, ATSI_BAD_INPUT, "this CPU has no %s; the best it has is %s", name, NAMES[atsi_isa_best()]);
+            return atsi_fail(err, ATSI_BAD_INPUT, "this CPU has no %s; the best it has is %s", name,
+                             NAMES[atsi_isa_best()]);
         *out = (enum atsi_isa)isa;
         return ATSI_OK;
     }
-    return atsi_fail(err, ATSI_BAD_INPUT, "unknown instruction set \"%s\": expected auto, reference, avx2, avxvnni or avx512", name);
+    return atsi_fail(err, ATSI_BAD_INPUT,
+                     "unknown instruction set \"%s\": expected auto, reference, avx2, avxvnni or avx512", name);
 }

@@ -13,6 +13,7 @@ struct atsi_opened_tile {
 } __attribute__((aligned(64)));
 
 // Opens blocks of n_rows (1..16) rows, row_bytes apart. Rows that do not exist get what the first has.
-void atsi_grid_open_avx2(enum atsi_dtype dtype, const uint8_t *blocks, size_t row_bytes, uint32_t n_rows, struct atsi_opened_tile *tile);
+void atsi_grid_open_avx2(enum atsi_dtype dtype, const uint8_t *blocks, size_t row_bytes, uint32_t n_rows,
+                         struct atsi_opened_tile *tile);
 
 #endif

@@ -9,7 +9,9 @@
 #include "formats/half.h"
 #include "kernels/cpu/quant_tables.h"
 
-enum { ROWS = 16 };
+enum {
+    ROWS = 16
+};
 
 // A row's block to 256 bytes q + 128, and its scales, ROWS floats apart.
 typedef void open_fn(const uint8_t *block, uint8_t *bytes, float *scale);
@@ -49,11 +51,13 @@ static uint32_t with_parity(uint32_t codes) {
 }
 
 static uint32_t even_signs(uint32_t codes_28) {
-    return with_parity((codes_28 & 0x7f) | (codes_28 & 0x3f80) << 1 | (codes_28 & 0x1fc000) << 2 | (codes_28 & 0xfe00000) << 3);
+    return with_parity((codes_28 & 0x7f) | (codes_28 & 0x3f80) << 1 | (codes_28 & 0x1fc000) << 2 |
+                       (codes_28 & 0xfe00000) << 3);
 }
 
 static void quarter_scales(float d, const uint8_t *scales, float *scale) {
-    for (unsigned k = 0; k < 16; k++) scale[ROWS * k] = d * (0.5f + (float)(scales[k / 2] >> (4 * (k % 2)) & 15)) * 0.25f;
+    for (unsigned k = 0; k < 16; k++)
+        scale[ROWS * k] = d * (0.5f + (float)(scales[k / 2] >> (4 * (k % 2)) & 15)) * 0.25f;
 }
 
 static void open_iq2_xxs(const uint8_t *block, uint8_t *bytes, float *scale) {
@@ -79,7 +83,8 @@ static void open_iq2_xs(const uint8_t *block, uint8_t *bytes, float *scale) {
 }
 
 static void open_iq2_s(const uint8_t *block, uint8_t *bytes, float *scale) {
-    const uint8_t *qs = block + offsetof(struct atsi_block_iq2_s, qs), *qh = block + offsetof(struct atsi_block_iq2_s, qh);
+    const uint8_t *qs = block + offsetof(struct atsi_block_iq2_s, qs),
+                  *qh = block + offsetof(struct atsi_block_iq2_s, qh);
     quarter_scales(_cvtsh_ss(half_word_at(block, 0)), block + offsetof(struct atsi_block_iq2_s, scales), scale);
     for (unsigned k = 0; k < 8; k++, qs += 4, bytes += 32) {
         const uint64_t *grid = ATSI_IQ2_S_GRID;
@@ -106,19 +111,23 @@ static void open_iq3_xxs(const uint8_t *block, uint8_t *bytes, float *scale) {
 }
 
 static void open_iq3_s(const uint8_t *block, uint8_t *bytes, float *scale) {
-    const uint8_t *qs = block + offsetof(struct atsi_block_iq3_s, qs), *qh = block + offsetof(struct atsi_block_iq3_s, qh);
-    const uint8_t *signs = block + offsetof(struct atsi_block_iq3_s, signs), *scales = block + offsetof(struct atsi_block_iq3_s, scales);
+    const uint8_t *qs = block + offsetof(struct atsi_block_iq3_s, qs),
+                  *qh = block + offsetof(struct atsi_block_iq3_s, qh);
+    const uint8_t *signs = block + offsetof(struct atsi_block_iq3_s, signs),
+                  *scales = block + offsetof(struct atsi_block_iq3_s, scales);
     float d = _cvtsh_ss(half_word_at(block, 0));
     for (unsigned k = 0; k < 8; k++, qs += 8, bytes += 32) {
         uint32_t g[8];
         for (unsigned j = 0; j < 8; j++) g[j] = ATSI_IQ3_S_GRID[qs[j] | (qh[k] << (8 - j) & 256u)];
         scale[ROWS * k] = d * (float)(1 + 2 * (scales[k / 2] >> (4 * (k % 2)) & 15));
-        put_signed(four(pair(g[0], g[1]), pair(g[2], g[3]), pair(g[4], g[5]), pair(g[6], g[7])), word_at(signs, k), bytes);
+        put_signed(four(pair(g[0], g[1]), pair(g[2], g[3]), pair(g[4], g[5]), pair(g[6], g[7])), word_at(signs, k),
+                   bytes);
     }
 }
 
 static void open_iq1_s(const uint8_t *block, uint8_t *bytes, float *scale) {
-    const uint8_t *qs = block + offsetof(struct atsi_block_iq1_s, qs), *qh = block + offsetof(struct atsi_block_iq1_s, qh);
+    const uint8_t *qs = block + offsetof(struct atsi_block_iq1_s, qs),
+                  *qh = block + offsetof(struct atsi_block_iq1_s, qh);
     float d = _cvtsh_ss(half_word_at(block, 0));
     for (unsigned k = 0; k < 8; k++, qs += 4, bytes += 32) {
         const uint64_t *grid = ATSI_IQ1_GRID;
@@ -132,7 +141,8 @@ static void open_iq1_s(const uint8_t *block, uint8_t *bytes, float *scale) {
 }
 
 static void open_iq1_m(const uint8_t *block, uint8_t *bytes, float *scale) {
-    const uint8_t *qs = block + offsetof(struct atsi_block_iq1_m, qs), *qh = block + offsetof(struct atsi_block_iq1_m, qh);
+    const uint8_t *qs = block + offsetof(struct atsi_block_iq1_m, qs),
+                  *qh = block + offsetof(struct atsi_block_iq1_m, qh);
     const uint8_t *scales = block + offsetof(struct atsi_block_iq1_m, scales);
     unsigned w[4], d_bits = 0;
     for (unsigned i = 0; i < 4; i++) {
@@ -183,10 +193,12 @@ static open_fn *opener(enum atsi_dtype dtype) {
     }
 }
 
-void atsi_grid_open_avx2(enum atsi_dtype dtype, const uint8_t *blocks, size_t row_bytes, uint32_t n_rows, struct atsi_opened_tile *tile) {
+void atsi_grid_open_avx2(enum atsi_dtype dtype, const uint8_t *blocks, size_t row_bytes, uint32_t n_rows,
+                         struct atsi_opened_tile *tile) {
     uint8_t bytes[ROWS * 256] __attribute__((aligned(64)));
     open_fn *open = opener(dtype);
-    for (uint32_t r = 0; r < ROWS; r++) open(blocks + (r < n_rows ? r : 0) * row_bytes, bytes + 256 * r, &tile->scale[0][r]);
+    for (uint32_t r = 0; r < ROWS; r++)
+        open(blocks + (r < n_rows ? r : 0) * row_bytes, bytes + 256 * r, &tile->scale[0][r]);
     for (int k = 0; k < 64; k += 8)
         for (int r = 0; r < ROWS; r += 8)
             transpose_8x8(bytes + 256 * r + 4 * k, (uint32_t(*)[ROWS])(void *)&tile->words[k][r]);

@@ -7,9 +7,9 @@
 #include "kernels/layout.h"
 
 enum {
-    CHUNKS_PER_THREAD = 4,        // uneven threads (busy neighbours, slower cores) lose at most about a quarter of a share
-    CHUNK_BYTES_MIN = 16 << 10,   // below this the counter and the prefetchers' warm-up show
-    CHUNK_BYTES_MAX = 256 << 10   // a chunk's weights and the activations of a block of tokens stay in a core's L2
+    CHUNKS_PER_THREAD = 4, // uneven threads (busy neighbours, slower cores) lose at most about a quarter of a share
+    CHUNK_BYTES_MIN = 16 << 10, // below this the counter and the prefetchers' warm-up show
+    CHUNK_BYTES_MAX = 256 << 10 // a chunk's weights and the activations of a block of tokens stay in a core's L2
 };
 
 enum atsi_input_kind atsi_matmul_input(enum atsi_dtype dtype) {
@@ -33,8 +33,8 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
 #endif
 }
 
-void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, size_t in_stride, uint32_t n_rows, uint32_t n_cols,
-                        void *out, int i_thread, int n_threads) {
+void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, size_t in_stride, uint32_t n_rows,
+                        uint32_t n_cols, void *out, int i_thread, int n_threads) {
     size_t row_bytes = atsi_act_row_bytes(n_cols);
     // Pieces of a row, so that a single token is shared out too; 16 blocks are 11 cache lines.
     const uint32_t piece_cols = 16 * 32;
@@ -55,7 +55,8 @@ uint32_t atsi_matmul_tiles(uint32_t n_rows) { return n_rows / ATSI_TILE_ROWS + (
 // Tiles of a chunk when n_shared matrices of this shape are worked on together.
 static uint32_t chunk_tiles(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
     uint64_t tile_bytes = ATSI_TILE_ROWS * atsi_dtype_row_bytes(a->dtype, a->n_cols);
-    uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes, most = CHUNK_BYTES_MAX / tile_bytes;
+    uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
+             most = CHUNK_BYTES_MAX / tile_bytes;
     uint64_t n = n_tiles * n_shared / ((uint64_t)n_threads * CHUNKS_PER_THREAD);
     if (n > most) n = most;
     if (n < least) n = least;
@@ -68,32 +69,38 @@ static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_shared, in
     return (atsi_matmul_tiles(a->n_rows) + per_chunk - 1) / per_chunk;
 }
 
-static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads,
-                      uint32_t i_chunk) {
+static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared,
+                      int n_threads, uint32_t i_chunk) {
     uint32_t per_chunk = chunk_tiles(a, n_shared, n_threads), n_tiles = atsi_matmul_tiles(a->n_rows);
     uint32_t begin = i_chunk * per_chunk, end = n_tiles - begin < per_chunk ? n_tiles : begin + per_chunk;
     k->matmul[a->dtype](a, begin, end);
 }
 
-uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) { return n_chunks(args, 1, n_threads); }
+uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) {
+    return n_chunks(args, 1, n_threads);
+}
 
-void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads, uint32_t i_chunk) {
+void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
+                       uint32_t i_chunk) {
     run_chunk(k, args, 1, n_threads, i_chunk);
 }
 
-size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max) { return 2 * (size_t)n_experts + 1 + n_pairs_max; }
+size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max) {
+    return 2 * (size_t)n_experts + 1 + n_pairs_max;
+}
 
 // Insertion sort: few experts are active, and those of a long prefill come nearly even.
 static void sort_by_pairs(struct atsi_expert_groups *g) {
     for (uint32_t i = 1; i < g->n_active; i++) {
         uint32_t e = g->active[i], n = g->first[e + 1] - g->first[e], j = i;
-        for (; j > 0 && g->first[g->active[j - 1] + 1] - g->first[g->active[j - 1]] < n; j--) g->active[j] = g->active[j - 1];
+        for (; j > 0 && g->first[g->active[j - 1] + 1] - g->first[g->active[j - 1]] < n; j--)
+            g->active[j] = g->active[j - 1];
         g->active[j] = e;
     }
 }
 
-void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts, const int32_t *ids,
-                              size_t id_stride, uint32_t n_tokens, uint32_t n_slots) {
+void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts,
+                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots) {
     struct atsi_expert_groups g = {.n_experts = n_experts, .first = words, .active = words + n_experts + 1};
     g.pairs = g.active + n_experts;
     memset(g.first, 0, ((size_t)n_experts + 1) * sizeof *g.first);
@@ -119,7 +126,8 @@ uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threa
     return n_active == 0 ? 0 : n_active * n_chunks(&args->matmul, n_active, n_threads);
 }
 
-void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads, uint32_t i_chunk) {
+void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
+                        uint32_t i_chunk) {
     const struct atsi_expert_groups *g = args->groups;
     uint32_t per_expert = n_chunks(&args->matmul, g->n_active, n_threads), e = g->active[i_chunk / per_expert];
     struct atsi_matmul_args a = args->matmul;

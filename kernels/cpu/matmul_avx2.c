@@ -2,10 +2,10 @@
 #define TOKENS_8 0
 #include "kernels/cpu/simd_avx2.h"
 // The bodies are written in the words of the header above.
-#include "kernels/cpu/matmul_float.h"
-#include "kernels/cpu/matmul_tiles.h"
-#include "kernels/cpu/matmul_grid.h"
 #include "kernels/cpu/act_quant.h"
+#include "kernels/cpu/matmul_float.h"
+#include "kernels/cpu/matmul_grid.h"
+#include "kernels/cpu/matmul_tiles.h"
 
 void atsi_matmul_fill_avx2(struct atsi_matmul_kernels *k) {
     k->quantise = atsi_act_quantise_avx2;

@@ -12,7 +12,10 @@
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/layout.h"
 
-enum { PARTS = 16, PANEL_COLS = 1024 };
+enum {
+    PARTS = 16,
+    PANEL_COLS = 1024
+};
 
 struct float_sums {
     float part[ATSI_TILE_ROWS][FLOAT_TOKENS][PARTS] __attribute__((aligned(64)));
@@ -26,8 +29,8 @@ INLINE vflt load_weights(enum atsi_dtype dtype, const uint8_t *p) {
 }
 
 // n_cols (a multiple of 16) columns of n_rows x n_tokens. w and x point at the first column, rows w_stride bytes apart.
-INLINE void float_block(enum atsi_dtype dtype, const uint8_t *w, size_t w_stride, const float *const *x, size_t col, size_t n_cols,
-                        int n_rows, int n_tokens, float (*part)[FLOAT_TOKENS][PARTS]) {
+INLINE void float_block(enum atsi_dtype dtype, const uint8_t *w, size_t w_stride, const float *const *x, size_t col,
+                        size_t n_cols, int n_rows, int n_tokens, float (*part)[FLOAT_TOKENS][PARTS]) {
     vflt acc[FLOAT_ROWS][FLOAT_TOKENS][HALVES];
 #pragma GCC unroll 4
     for (int r = 0; r < n_rows; r++)
@@ -41,7 +44,8 @@ INLINE void float_block(enum atsi_dtype dtype, const uint8_t *w, size_t w_stride
             vflt weight[FLOAT_ROWS];
             size_t at = c + (size_t)(LANES * h);
 #pragma GCC unroll 4
-            for (int r = 0; r < n_rows; r++) weight[r] = load_weights(dtype, w + (size_t)r * w_stride + at * float_bytes(dtype));
+            for (int r = 0; r < n_rows; r++)
+                weight[r] = load_weights(dtype, w + (size_t)r * w_stride + at * float_bytes(dtype));
 #pragma GCC unroll 6
             for (int t = 0; t < n_tokens; t++) {
                 vflt input = vf_load(x[t] + col + at);
@@ -73,7 +77,8 @@ static void float_tail(enum atsi_dtype dtype, const uint8_t *w, const float *x, 
     float weights[PARTS] = {0}, inputs[PARTS] = {0};
     memcpy(inputs, x, n_cols * sizeof *x);
     for (uint32_t c = 0; c < n_cols; c++) weights[c] = float_weight(dtype, w + c * float_bytes(dtype));
-    for (int h = 0; h < PARTS; h += LANES) vf_store(part + h, vf_fma(vf_load(weights + h), vf_load(inputs + h), vf_load(part + h)));
+    for (int h = 0; h < PARTS; h += LANES)
+        vf_store(part + h, vf_fma(vf_load(weights + h), vf_load(inputs + h), vf_load(part + h)));
 }
 
 // One tile's rows against n_tokens (a literal, at most FLOAT_TOKENS) tokens, into s.
@@ -90,12 +95,14 @@ INLINE void float_tile(enum atsi_dtype dtype, const struct atsi_matmul_args *a, 
         uint32_t r = 0;
         for (; n_tokens > 1 && r + FLOAT_ROWS <= n_rows; r += FLOAT_ROWS)
             float_block(dtype, panel + r * w_stride, w_stride, x, col, n_cols, FLOAT_ROWS, n_tokens, s->part + r);
-        for (; r < n_rows; r++) float_block(dtype, panel + r * w_stride, w_stride, x, col, n_cols, 1, n_tokens, s->part + r);
+        for (; r < n_rows; r++)
+            float_block(dtype, panel + r * w_stride, w_stride, x, col, n_cols, 1, n_tokens, s->part + r);
     }
     if (n_whole == a->n_cols) return;
     for (uint32_t r = 0; r < n_rows; r++)
         for (int t = 0; t < n_tokens; t++)
-            float_tail(dtype, w + r * w_stride + n_whole * float_bytes(dtype), x[t] + n_whole, a->n_cols % PARTS, s->part[r][t]);
+            float_tail(dtype, w + r * w_stride + n_whole * float_bytes(dtype), x[t] + n_whole, a->n_cols % PARTS,
+                       s->part[r][t]);
 }
 
 static void store_floats(const struct atsi_matmul_args *a, uint32_t row, uint32_t n_rows, uint32_t t, int n_tokens,
@@ -112,11 +119,15 @@ static void store_floats(const struct atsi_matmul_args *a, uint32_t row, uint32_
     }
 }
 
-INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) {
-    enum { TOKEN_BLOCK_FLOAT = 4 * FLOAT_TOKENS }; // their inputs stay in L2 while a chunk of tiles passes
+INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin,
+                         uint32_t tile_end) {
+    enum {
+        TOKEN_BLOCK_FLOAT = 4 * FLOAT_TOKENS
+    }; // their inputs stay in L2 while a chunk of tiles passes
     for (uint32_t t_begin = 0; t_begin < a->n_tokens; t_begin += TOKEN_BLOCK_FLOAT)
         for (uint32_t i_tile = tile_begin; i_tile < tile_end; i_tile++) {
-            uint32_t row = i_tile * ATSI_TILE_ROWS, n_rows = a->n_rows - row < ATSI_TILE_ROWS ? a->n_rows - row : ATSI_TILE_ROWS;
+            uint32_t row = i_tile * ATSI_TILE_ROWS,
+                     n_rows = a->n_rows - row < ATSI_TILE_ROWS ? a->n_rows - row : ATSI_TILE_ROWS;
             const uint8_t *w = (const uint8_t *)a->weight + (size_t)row * a->n_cols * float_bytes(dtype);
             uint32_t t_end = a->n_tokens - t_begin < TOKEN_BLOCK_FLOAT ? a->n_tokens : t_begin + TOKEN_BLOCK_FLOAT;
             for (uint32_t t = t_begin, n; t < t_end; t += n) {
@@ -135,9 +146,15 @@ INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a
         }
 }
 
-static void f32_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) { float_matmul(ATSI_F32, a, begin, end); }
-static void f16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) { float_matmul(ATSI_F16, a, begin, end); }
-static void bf16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) { float_matmul(ATSI_BF16, a, begin, end); }
+static void f32_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
+    float_matmul(ATSI_F32, a, begin, end);
+}
+static void f16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
+    float_matmul(ATSI_F16, a, begin, end);
+}
+static void bf16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
+    float_matmul(ATSI_BF16, a, begin, end);
+}
 
 static void fill_float_types(struct atsi_matmul_kernels *k) {
     k->matmul[ATSI_F32] = f32_matmul;

@@ -24,14 +24,16 @@ INLINE vflt opened32_scale(const uint8_t *tile, const struct scratch *scratch, i
     (void)scratch, (void)g;
     return opened_scale(tile, half, s);
 }
-NO_PREPARE(opened32) NO_MIN(opened32)
+NO_PREPARE(opened32);
+NO_MIN(opened32);
 
 INLINE vint opened16_word(const uint8_t *tile, int half, int s, int k) { return opened_word(tile, half, s, k); }
 INLINE vflt opened16_scale(const uint8_t *tile, const struct scratch *scratch, int half, int s, int g) {
     (void)scratch;
     return opened_scale(tile, half, 2 * s + g);
 }
-NO_PREPARE(opened16) NO_MIN(opened16)
+NO_PREPARE(opened16);
+NO_MIN(opened16);
 
 #define X        opened32
 #define X_BYTES  (int)sizeof(struct atsi_opened_tile)
@@ -63,7 +65,8 @@ static void prefetch_next(const uint8_t *rows, size_t row_bytes, uint32_t block_
 }
 
 // One tile of rows, tokens t_begin .. t_end - 1 (at most TOKEN_BLOCK).
-static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matmul_args *a, uint32_t row, uint32_t t_begin, uint32_t t_end) {
+static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matmul_args *a, uint32_t row,
+                      uint32_t t_begin, uint32_t t_end) {
     size_t row_bytes = (size_t)a->n_cols / 256 * type->block_bytes;
     uint32_t n_rows = a->n_rows - row < ATSI_TILE_ROWS ? a->n_rows - row : ATSI_TILE_ROWS;
     const uint8_t *rows = (const uint8_t *)a->weight + row * row_bytes;
@@ -83,7 +86,8 @@ static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matm
         }
         for (uint32_t i = 0; i < t_end - t_begin; i++) x[i] += 8;
     }
-    for (uint32_t t = t_begin; t < t_end; t++) store_tile(a, row, sums + (t - t_begin) * ATSI_TILE_ROWS, atsi_matmul_out_row(a, t));
+    for (uint32_t t = t_begin; t < t_end; t++)
+        store_tile(a, row, sums + (t - t_begin) * ATSI_TILE_ROWS, atsi_matmul_out_row(a, t));
 }
 
 static void grid_matmul(const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) {
@@ -95,7 +99,8 @@ static void grid_matmul(const struct atsi_matmul_args *a, uint32_t tile_begin, u
 }
 
 static void fill_grid_types(struct atsi_matmul_kernels *k) {
-    static const enum atsi_dtype types[] = {ATSI_IQ1_S, ATSI_IQ1_M, ATSI_IQ2_XXS, ATSI_IQ2_XS, ATSI_IQ2_S, ATSI_IQ3_XXS, ATSI_IQ3_S};
+    static const enum atsi_dtype types[] = {ATSI_IQ1_S, ATSI_IQ1_M,   ATSI_IQ2_XXS, ATSI_IQ2_XS,
+                                            ATSI_IQ2_S, ATSI_IQ3_XXS, ATSI_IQ3_S};
     for (unsigned i = 0; i < sizeof types / sizeof types[0]; i++) k->matmul[types[i]] = grid_matmul;
 }
 

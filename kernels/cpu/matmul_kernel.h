@@ -10,13 +10,13 @@
 //     X_LAYOUT     1 for a packed type, 0 for a form that exists only while a kernel runs
 // It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
 
-#define X_PASTE_(a, b)  a##b
-#define X_PASTE(a, b)   X_PASTE_(a, b)
-#define X_NAME(suffix)  X_PASTE(X, suffix)
+#define X_PASTE_(a, b) a##b
+#define X_PASTE(a, b)  X_PASTE_(a, b)
+#define X_NAME(suffix) X_PASTE(X, suffix)
 
 // dot[t] += the words first_word .. first_word + X_GROUP / 4 - 1 of sub-block s against token t.
-INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word, const struct atsi_act_block *const *x, size_t i_x,
-                          int n_tokens, vint *dot) {
+INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word, const struct atsi_act_block *const *x,
+                          size_t i_x, int n_tokens, vint *dot) {
 #if !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
     if (!X_WIDE) {
 #pragma GCC unroll 8
@@ -105,9 +105,10 @@ INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct at
         for (int half = 0; half < HALVES; half++) vf_store(sums + ATSI_TILE_ROWS * t + LANES * half, acc[half][t]);
 }
 
-#define X_INSTANCE(n)                                                                                                 \
-    static void X_NAME(_tile_##n)(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums) { \
-        X_NAME(_tile)(tile, n_blocks, rows, sums, n);                                                                 \
+#define X_INSTANCE(n)                                                                                             \
+    static void X_NAME(_tile_##n)(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, \
+                                  float *sums) {                                                                  \
+        X_NAME(_tile)(tile, n_blocks, rows, sums, n);                                                             \
     }
 X_INSTANCE(1)
 X_INSTANCE(2)

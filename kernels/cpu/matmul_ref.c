@@ -84,7 +84,8 @@ static void matmul_float(const struct atsi_matmul_args *a, uint32_t tile_begin, 
     size_t row_bytes = (size_t)a->n_cols * (a->dtype == ATSI_F32 ? 4 : 2);
     for (uint32_t row = tile_begin * ATSI_TILE_ROWS; row < tile_end * ATSI_TILE_ROWS && row < a->n_rows; row++) {
         const uint8_t *w = (const uint8_t *)a->weight + row * row_bytes;
-        for (uint32_t t = 0; t < a->n_tokens; t++) store(a, t, row, dot_float(a->dtype, w, atsi_matmul_in_row(a, t), a->n_cols));
+        for (uint32_t t = 0; t < a->n_tokens; t++)
+            store(a, t, row, dot_float(a->dtype, w, atsi_matmul_in_row(a, t), a->n_cols));
     }
 }
 

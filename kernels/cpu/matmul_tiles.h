@@ -11,7 +11,9 @@
 #define MINS_FLOAT 1
 #define MINS_PAIR  2
 
-enum { TOKEN_BLOCK = 64 }; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+enum {
+    TOKEN_BLOCK = 64
+}; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
 
 // sums[token][16 rows] += the blocks of a tile times the inputs, for 1, 2, 4 or 8 tokens.
 typedef void tile_fn(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums);
@@ -46,7 +48,8 @@ static inline int tokens_log2(uint32_t n_left) {
     return log2;
 }
 
-static inline void run_tile(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t i_tile, uint32_t t, uint32_t t_end) {
+static inline void run_tile(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t i_tile, uint32_t t,
+                            uint32_t t_end) {
     size_t n_blocks = a->n_cols / k->block_cols;
     const uint8_t *tile = (const uint8_t *)a->weight + (size_t)i_tile * n_blocks * k->block_bytes;
     while (t < t_end) {
@@ -62,7 +65,8 @@ static inline void run_tile(const struct tile_kernels *k, const struct atsi_matm
     }
 }
 
-static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) {
+static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t tile_begin,
+                      uint32_t tile_end) {
     for (uint32_t t = 0; t < a->n_tokens; t += TOKEN_BLOCK) {
         uint32_t t_end = a->n_tokens - t < TOKEN_BLOCK ? a->n_tokens : t + TOKEN_BLOCK;
         for (uint32_t i_tile = tile_begin; i_tile < tile_end; i_tile++) run_tile(k, a, i_tile, t, t_end);

@@ -1,12 +1,12 @@
 // matmul_types.h: how each tile16 type opens in vector registers, in the words of simd_*.h (included before this file).
 //
-// For type X, `at` points into the tile's block at the first of the LANES rows in question (see row_base) and sub-block s is
-// the 32 columns 32s..32s+31:
+// For type X, `block` is the tile's block, sub-block s its 32 columns 32s..32s+31, and half 0 or 1 picks 8 of the 16 rows
+// where a register holds 8 (with 16 it is 0):
 //   X_prepare(block, scratch)       what is done once a block for all 16 rows (unpacking 6-bit scales)
 //   X_word(block, half, s, k)       weights 4k..4k+3 of sub-block s as unsigned bytes, X_OFFSET above the true ones
-//   X_scale(block, scratch, half, s[, g])   scale a row (of the g-th 16 columns where scales stand for 16)
+//   X_scale(block, scratch, half, s, g)     scale a row (of the g-th 16 columns where scales stand for 16)
 //   X_min(...)                      what is subtracted
-// Positions: the drawing in kernels/layout.h. half 0 or 1 picks 8 rows where a register holds 8; with 16 it is 0.
+// Positions: the drawing in kernels/layout.h.
 #ifndef ATSI_KERNELS_CPU_MATMUL_TYPES_H
 #define ATSI_KERNELS_CPU_MATMUL_TYPES_H
 
@@ -42,23 +42,28 @@ INLINE vint wide_values(vint codes) {
     return v_look_up(WIDE_OFFSET ? v_xor(values, v_set_8(0x80)) : values, codes);
 }
 
-#define NO_PREPARE(X) \
-    INLINE void X##_prepare(const uint8_t *block, struct scratch *scratch) { (void)block, (void)scratch; }
-#define HALF_SCALE(X)                                                                                        \
-    INLINE vflt X##_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) {      \
-        (void)scratch, (void)s, (void)g;                                                                      \
-        return halves_at(block, half);                                                                        \
-    }
-#define HALF_MIN(X, at)                                                                                 \
-    INLINE vflt X##_min(const uint8_t *block, const struct scratch *scratch, int half, int s) {          \
-        (void)scratch, (void)s;                                                                          \
-        return vf_negate(halves_at(block + (at), half));                                                 \
-    }
-#define NO_MIN(X)                                                                                 \
-    INLINE vflt X##_min(const uint8_t *block, const struct scratch *scratch, int half, int s) {    \
-        (void)block, (void)scratch, (void)half, (void)s;                                           \
-        return vf_zero();                                                                          \
-    }
+// The common cases. Each ends in a declaration without its semicolon, which the use supplies.
+#define NO_PREPARE(X)                                                                                      \
+    INLINE void X##_prepare(const uint8_t *block, struct scratch *scratch) { (void)block, (void)scratch; } \
+    struct scratch
+#define HALF_SCALE(X)                                                                                    \
+    INLINE vflt X##_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) { \
+        (void)scratch, (void)s, (void)g;                                                                 \
+        return halves_at(block, half);                                                                   \
+    }                                                                                                    \
+    struct scratch
+#define HALF_MIN(X, at)                                                                         \
+    INLINE vflt X##_min(const uint8_t *block, const struct scratch *scratch, int half, int s) { \
+        (void)scratch, (void)s;                                                                 \
+        return vf_negate(halves_at(block + (at), half));                                        \
+    }                                                                                           \
+    struct scratch
+#define NO_MIN(X)                                                                               \
+    INLINE vflt X##_min(const uint8_t *block, const struct scratch *scratch, int half, int s) { \
+        (void)block, (void)scratch, (void)half, (void)s;                                        \
+        return vf_zero();                                                                       \
+    }                                                                                           \
+    struct scratch
 
 // ---- 32 weights --------------------------------------------------------------------------------------------------
 
@@ -67,37 +72,49 @@ INLINE vint q8_0_word(const uint8_t *block, int half, int s, int k) {
     vint w = word_at(block + ATSI_TILE_Q8_0_QS, half, k);
     return WIDE_OFFSET ? w : v_xor(w, v_set_8(0x80));
 }
-NO_PREPARE(q8_0) HALF_SCALE(q8_0) NO_MIN(q8_0)
+NO_PREPARE(q8_0);
+HALF_SCALE(q8_0);
+NO_MIN(q8_0);
 
 INLINE vint q4_0_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
     return small_code(block + ATSI_TILE_Q4_0_QS, half, k);
 }
-NO_PREPARE(q4_0) HALF_SCALE(q4_0) NO_MIN(q4_0)
+NO_PREPARE(q4_0);
+HALF_SCALE(q4_0);
+NO_MIN(q4_0);
 
 INLINE vint q4_1_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
     return small_code(block + ATSI_TILE_Q4_1_QS, half, k);
 }
-NO_PREPARE(q4_1) HALF_SCALE(q4_1) HALF_MIN(q4_1, ATSI_TILE_Q4_1_M)
+NO_PREPARE(q4_1);
+HALF_SCALE(q4_1);
+HALF_MIN(q4_1, ATSI_TILE_Q4_1_M);
 
 INLINE vint q5_0_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
     return with_fifth(small_code(block + ATSI_TILE_Q5_0_QS, half, k), block + ATSI_TILE_Q5_0_QH, half, k);
 }
-NO_PREPARE(q5_0) HALF_SCALE(q5_0) NO_MIN(q5_0)
+NO_PREPARE(q5_0);
+HALF_SCALE(q5_0);
+NO_MIN(q5_0);
 
 INLINE vint q5_1_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
     return with_fifth(small_code(block + ATSI_TILE_Q5_1_QS, half, k), block + ATSI_TILE_Q5_1_QH, half, k);
 }
-NO_PREPARE(q5_1) HALF_SCALE(q5_1) HALF_MIN(q5_1, ATSI_TILE_Q5_1_M)
+NO_PREPARE(q5_1);
+HALF_SCALE(q5_1);
+HALF_MIN(q5_1, ATSI_TILE_Q5_1_M);
 
 INLINE vint iq4_nl_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
     return wide_values(small_code(block + ATSI_TILE_IQ4_NL_QS, half, k));
 }
-NO_PREPARE(iq4_nl) HALF_SCALE(iq4_nl) NO_MIN(iq4_nl)
+NO_PREPARE(iq4_nl);
+HALF_SCALE(iq4_nl);
+NO_MIN(iq4_nl);
 
 INLINE vint mxfp4_word(const uint8_t *block, int half, int s, int k) {
     (void)s;
@@ -111,7 +128,8 @@ INLINE vflt mxfp4_scale(const uint8_t *block, const struct scratch *scratch, int
     vint subnormal = v_left(v_add_32(v_min_32(e, one), one), 21);
     return vf_from_bits(v_max_32(v_left(v_sub_32(e, one), 23), subnormal));
 }
-NO_PREPARE(mxfp4) NO_MIN(mxfp4)
+NO_PREPARE(mxfp4);
+NO_MIN(mxfp4);
 
 // ---- 256 weights -------------------------------------------------------------------------------------------------
 
@@ -120,7 +138,9 @@ INLINE vint two_bits(const uint8_t *qs, int half, int s, int k) {
     return low_bits(v_right(word_at(qs, half, 8 * (s / 4) + k), (unsigned)(2 * (s % 4))), 2);
 }
 
-INLINE vint q2_k_word(const uint8_t *block, int half, int s, int k) { return two_bits(block + ATSI_TILE_Q2_K_QS, half, s, k); }
+INLINE vint q2_k_word(const uint8_t *block, int half, int s, int k) {
+    return two_bits(block + ATSI_TILE_Q2_K_QS, half, s, k);
+}
 INLINE vflt q2_k_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) {
     (void)scratch;
     vint both = v_rows_u8(bytes_at(block + ATSI_TILE_Q2_K_SCALES, half, 2 * s + g));
@@ -138,7 +158,7 @@ INLINE vflt q2_k_min(const uint8_t *block, const struct scratch *scratch, int ha
     (void)scratch, (void)s;
     return halves_at(block + ATSI_TILE_Q2_K_DMIN, half);
 }
-NO_PREPARE(q2_k)
+NO_PREPARE(q2_k);
 
 INLINE vint q3_k_word(const uint8_t *block, int half, int s, int k) {
     vint high = move_bit(word_at(block + ATSI_TILE_Q3_K_HMASK, half, k), s, 2);
@@ -156,7 +176,7 @@ INLINE void q3_k_prepare(const uint8_t *block, struct scratch *scratch) {
 INLINE vflt q3_k_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) {
     return vf_mul(halves_at(block, half), vf_from_int(v_rows_s8(bytes_at(scratch->scale, half, 2 * s + g))));
 }
-NO_MIN(q3_k)
+NO_MIN(q3_k);
 
 // The 6-bit scales and mins of Q4_K and Q5_K from [12][16 rows] to [8][16 rows] each.
 INLINE void unpack_k_scales(const uint8_t *packed, struct scratch *scratch) {
@@ -212,9 +232,11 @@ INLINE vint q6_k_word(const uint8_t *block, int half, int s, int k) {
 }
 INLINE vflt q6_k_scale(const uint8_t *block, const struct scratch *scratch, int half, int s, int g) {
     (void)scratch;
-    return vf_mul(halves_at(block, half), vf_from_int(v_rows_s8(bytes_at(block + ATSI_TILE_Q6_K_SCALES, half, 2 * s + g))));
+    return vf_mul(halves_at(block, half),
+                  vf_from_int(v_rows_s8(bytes_at(block + ATSI_TILE_Q6_K_SCALES, half, 2 * s + g))));
 }
-NO_PREPARE(q6_k) NO_MIN(q6_k)
+NO_PREPARE(q6_k);
+NO_MIN(q6_k);
 
 INLINE vint iq4_xs_word(const uint8_t *block, int half, int s, int k) {
     return wide_values(nibble(word_at(block + ATSI_TILE_IQ4_XS_QS, half, 4 * s + k % 4), k / 4));
@@ -226,6 +248,7 @@ INLINE vflt iq4_xs_scale(const uint8_t *block, const struct scratch *scratch, in
     vint scale = v_or_masked(v_and(low, v_set_32(15)), high, v_set_32(0x30));
     return vf_mul(halves_at(block, half), vf_from_int(v_sub_32(scale, v_set_32(32))));
 }
-NO_PREPARE(iq4_xs) NO_MIN(iq4_xs)
+NO_PREPARE(iq4_xs);
+NO_MIN(iq4_xs);
 
 #endif

@@ -162,7 +162,8 @@ static void expand_q6_k(const void *block, opened *out) {
     for (int k = 0; k < 16; k++) out->scale[k] = d * (float)b.scales[k];
     for (int i = 0; i < 256; i++) {
         int half = i / 128, sub = i / 32 % 4, j = i % 32;
-        int low = b.ql[64 * half + 32 * (sub % 2) + j] >> (sub / 2 * 4) & 15, high = b.qh[32 * half + j] >> (2 * sub) & 3;
+        int low = b.ql[64 * half + 32 * (sub % 2) + j] >> (sub / 2 * 4) & 15,
+            high = b.qh[32 * half + j] >> (2 * sub) & 3;
         out->q[i] = (int8_t)((low | high << 4) - 32);
     }
 }
@@ -179,23 +180,38 @@ static void expand_iq4_xs(const void *block, opened *out) {
     }
 }
 
-#define TYPE(name, elems, width, mins)                                                                 \
-    {.block_bytes = sizeof(struct atsi_block_##name), .block_elems = (elems), .group = (width), .has_min = (mins), \
-     .expand = expand_##name}
-#define GRID(name, width) \
-    {.block_bytes = sizeof(struct atsi_block_##name), .block_elems = 256, .group = (width), .expand = atsi_expand_##name}
+#define TYPE(name, elems, width, mins)                                                                                \
+    {                                                                                                                 \
+        .block_bytes = sizeof(struct atsi_block_##name), .block_elems = (elems), .group = (width), .has_min = (mins), \
+        .expand = expand_##name                                                                                       \
+    }
+#define GRID(name, width)                                                                      \
+    {                                                                                          \
+        .block_bytes = sizeof(struct atsi_block_##name), .block_elems = 256, .group = (width), \
+        .expand = atsi_expand_##name                                                           \
+    }
 
 static const struct atsi_quant_type TYPES[ATSI_DTYPE_LIMIT] = {
-    [ATSI_Q8_0] = TYPE(q8_0, 32, 32, false),     [ATSI_Q4_0] = TYPE(q4_0, 32, 32, false),
-    [ATSI_Q4_1] = TYPE(q4_1, 32, 32, true),      [ATSI_Q5_0] = TYPE(q5_0, 32, 32, false),
-    [ATSI_Q5_1] = TYPE(q5_1, 32, 32, true),      [ATSI_IQ4_NL] = TYPE(iq4_nl, 32, 32, false),
-    [ATSI_MXFP4] = TYPE(mxfp4, 32, 32, false),   [ATSI_Q2_K] = TYPE(q2_k, 256, 16, true),
-    [ATSI_Q3_K] = TYPE(q3_k, 256, 16, false),    [ATSI_Q4_K] = TYPE(q4_k, 256, 32, true),
-    [ATSI_Q5_K] = TYPE(q5_k, 256, 32, true),     [ATSI_Q6_K] = TYPE(q6_k, 256, 16, false),
-    [ATSI_IQ4_XS] = TYPE(iq4_xs, 256, 32, false), [ATSI_IQ2_XXS] = GRID(iq2_xxs, 32),
-    [ATSI_IQ2_XS] = GRID(iq2_xs, 16),            [ATSI_IQ2_S] = GRID(iq2_s, 16),
-    [ATSI_IQ3_XXS] = GRID(iq3_xxs, 32),          [ATSI_IQ3_S] = GRID(iq3_s, 32),
-    [ATSI_IQ1_S] = GRID(iq1_s, 32),              [ATSI_IQ1_M] = GRID(iq1_m, 16),
+    [ATSI_Q8_0] = TYPE(q8_0, 32, 32, false),
+    [ATSI_Q4_0] = TYPE(q4_0, 32, 32, false),
+    [ATSI_Q4_1] = TYPE(q4_1, 32, 32, true),
+    [ATSI_Q5_0] = TYPE(q5_0, 32, 32, false),
+    [ATSI_Q5_1] = TYPE(q5_1, 32, 32, true),
+    [ATSI_IQ4_NL] = TYPE(iq4_nl, 32, 32, false),
+    [ATSI_MXFP4] = TYPE(mxfp4, 32, 32, false),
+    [ATSI_Q2_K] = TYPE(q2_k, 256, 16, true),
+    [ATSI_Q3_K] = TYPE(q3_k, 256, 16, false),
+    [ATSI_Q4_K] = TYPE(q4_k, 256, 32, true),
+    [ATSI_Q5_K] = TYPE(q5_k, 256, 32, true),
+    [ATSI_Q6_K] = TYPE(q6_k, 256, 16, false),
+    [ATSI_IQ4_XS] = TYPE(iq4_xs, 256, 32, false),
+    [ATSI_IQ2_XXS] = GRID(iq2_xxs, 32),
+    [ATSI_IQ2_XS] = GRID(iq2_xs, 16),
+    [ATSI_IQ2_S] = GRID(iq2_s, 16),
+    [ATSI_IQ3_XXS] = GRID(iq3_xxs, 32),
+    [ATSI_IQ3_S] = GRID(iq3_s, 32),
+    [ATSI_IQ1_S] = GRID(iq1_s, 32),
+    [ATSI_IQ1_M] = GRID(iq1_m, 16),
 };
 
 const struct atsi_quant_type *atsi_quant_type(enum atsi_dtype dtype) {

@@ -45,7 +45,8 @@ void atsi_expand_iq2_xxs(const void *block, struct atsi_quant_block *out) {
         uint32_t indices = word_at(b.qs, 2 * k), rest = word_at(b.qs, 2 * k + 1);
         out->scale[k] = quarter_scale(d, rest >> 28);
         for (unsigned l = 0; l < 4; l++)
-            put_signed(ATSI_IQ2_XXS_GRID[indices >> (8 * l) & 255], atsi_even_signs(rest >> (7 * l) & 127), out->q + 32 * k + 8 * l);
+            put_signed(ATSI_IQ2_XXS_GRID[indices >> (8 * l) & 255], atsi_even_signs(rest >> (7 * l) & 127),
+                       out->q + 32 * k + 8 * l);
     }
 }
 
@@ -55,7 +56,8 @@ void atsi_expand_iq2_xs(const void *block, struct atsi_quant_block *out) {
     float d = atsi_f16_to_f32(b.d);
     no_min(out);
     for (unsigned k = 0; k < 16; k++) out->scale[k] = quarter_scale(d, b.scales[k / 2] >> (4 * (k % 2)) & 15);
-    for (unsigned l = 0; l < 32; l++) put_signed(ATSI_IQ2_XS_GRID[b.qs[l] & 511], atsi_even_signs(b.qs[l] >> 9), out->q + 8 * l);
+    for (unsigned l = 0; l < 32; l++)
+        put_signed(ATSI_IQ2_XS_GRID[b.qs[l] & 511], atsi_even_signs(b.qs[l] >> 9), out->q + 8 * l);
 }
 
 void atsi_expand_iq2_s(const void *block, struct atsi_quant_block *out) {
@@ -115,7 +117,8 @@ void atsi_expand_iq1_s(const void *block, struct atsi_quant_block *out) {
         unsigned high = b.qh[k];
         out->scale[k] = d * (float)(2 * (high >> 12 & 7) + 1) * 0.125f;
         for (unsigned l = 0; l < 4; l++)
-            put_shifted(ATSI_IQ1_GRID[b.qs[4 * k + l] | (high >> (3 * l) & 7) << 8], high >> 15, out->q + 32 * k + 8 * l);
+            put_shifted(ATSI_IQ1_GRID[b.qs[4 * k + l] | (high >> (3 * l) & 7) << 8], high >> 15,
+                        out->q + 32 * k + 8 * l);
     }
 }
 

@@ -32,7 +32,9 @@ INLINE vint v_zero(void) { return _mm256_setzero_si256(); }
 INLINE vint v_set_32(int32_t a) { return _mm256_set1_epi32(a); }
 INLINE vint v_set_8(int a) { return _mm256_set1_epi8((char)a); }
 INLINE vint v_broadcast_32(const void *p) { return _mm256_set1_epi32(*(const int32_t __attribute__((may_alias)) *)p); }
-INLINE vint v_table_16(const int8_t table[16]) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)); }
+INLINE vint v_table_16(const int8_t table[16]) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+}
 INLINE vint v_and(vint a, vint b) { return _mm256_and_si256(a, b); }
 INLINE vint v_or(vint a, vint b) { return _mm256_or_si256(a, b); }
 INLINE vint v_xor(vint a, vint b) { return _mm256_xor_si256(a, b); }

@@ -10,11 +10,11 @@
 
 enum {
     LANES = 16,
-    HALVES = 1,       // registers that hold the 16 rows of a tile
-    VNNI = 1,         // v_dot takes any unsigned byte
+    HALVES = 1,        // registers that hold the 16 rows of a tile
+    VNNI = 1,          // v_dot takes any unsigned byte
     WIDE_OFFSET = 128, // what 8-bit weights are stored above: v_dot_wide takes q + 128
-    TOKENS_MAX = 8,   // tokens that share an unpacked word
-    FLOAT_ROWS = 4,   // register block of the float kernels
+    TOKENS_MAX = 8,    // tokens that share an unpacked word
+    FLOAT_ROWS = 4,    // register block of the float kernels
     FLOAT_TOKENS = 6
 };
 
@@ -32,7 +32,9 @@ INLINE vint v_table_16(const int8_t table[16]) { return _mm512_broadcast_i32x4(_
 INLINE vint v_and(vint a, vint b) { return _mm512_and_si512(a, b); }
 INLINE vint v_or(vint a, vint b) { return _mm512_or_si512(a, b); }
 INLINE vint v_xor(vint a, vint b) { return _mm512_xor_si512(a, b); }
-INLINE vint v_or_masked(vint a, vint b, vint mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xf8); } // a | (b & mask)
+INLINE vint v_or_masked(vint a, vint b, vint mask) {
+    return _mm512_ternarylogic_epi32(a, b, mask, 0xf8);
+} // a | (b & mask)
 INLINE vint v_right(vint a, unsigned n) { return (vint)((words)a >> n); }
 INLINE vint v_left(vint a, unsigned n) { return (vint)((words)a << n); }
 INLINE vint v_add_32(vint a, vint b) { return _mm512_add_epi32(a, b); }

@@ -17,7 +17,9 @@
 #include "kernels/matmul.h"
 #include "tests/quant_data.h"
 
-enum { COLD_BYTES = 384 << 20 };
+enum {
+    COLD_BYTES = 384 << 20
+};
 
 struct options {
     const char *types; // NULL: all
@@ -41,7 +43,9 @@ static double now(void) {
 
 // ---- the ceiling ------------------------------------------------------------------------------------------------
 
-enum { READ_PIECE = 4 << 20 };
+enum {
+    READ_PIECE = 4 << 20
+};
 
 struct samples {
     double *times;
@@ -84,7 +88,10 @@ static uint64_t read_narrow(const uint8_t *memory, size_t n_bytes) { return xor_
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-static uint64_t read_wide(const uint8_t *memory, size_t n_bytes) { return xor_all(memory, n_bytes); }
+static uint64_t
+read_wide(const uint8_t *memory, size_t n_bytes) {
+    return xor_all(memory, n_bytes);
+}
 
 static void read_share(void *context, int i_thread, int n_threads) {
     struct read_job *job = context;
@@ -133,7 +140,8 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
         atsi_pool_barrier(j->b->pool);
         double start = now();
-        if (j->quantised != NULL) atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
+        if (j->quantised != NULL)
+            atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
         atsi_pool_barrier(j->b->pool);
         for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->b->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
         atsi_pool_barrier(j->b->pool);
@@ -147,7 +155,8 @@ static bool same_as_reference(const struct matmul_job *j) {
     atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
     struct atsi_matmul_args a = j->args;
     if (a.n_tokens > 9) a.n_tokens = 9;
-    if (j->quantised != NULL) atsi_quantise_rows(&j->b->kernels, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, 0, 1);
+    if (j->quantised != NULL)
+        atsi_quantise_rows(&j->b->kernels, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, 0, 1);
     uint32_t n_tiles = atsi_matmul_tiles(a.n_rows) < 4 ? atsi_matmul_tiles(a.n_rows) : 4;
     uint32_t n_rows = n_tiles * ATSI_TILE_ROWS < a.n_rows ? n_tiles * ATSI_TILE_ROWS : a.n_rows;
     float *expected = malloc((size_t)a.n_tokens * a.out_stride * sizeof(float));
@@ -183,8 +192,15 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     float *out = aligned_alloc(64, (size_t)o->n_tokens * o->n_rows * sizeof(float) + 64);
     for (size_t i = 0; i < (size_t)o->n_tokens * o->n_cols; i++) in[i] = quant_uniform(&rng);
     struct matmul_job job = {.b = b, .in = in, .n_matrices = n_matrices, .matrix_bytes = matrix_bytes};
-    job.args = (struct atsi_matmul_args){.dtype = dtype, .n_rows = o->n_rows, .n_cols = o->n_cols, .weight = b->memory, .in = in,
-                                         .in_stride = o->n_cols * sizeof(float), .out = out, .out_stride = o->n_rows, .n_tokens = o->n_tokens};
+    job.args = (struct atsi_matmul_args){.dtype = dtype,
+                                         .n_rows = o->n_rows,
+                                         .n_cols = o->n_cols,
+                                         .weight = b->memory,
+                                         .in = in,
+                                         .in_stride = o->n_cols * sizeof(float),
+                                         .out = out,
+                                         .out_stride = o->n_rows,
+                                         .n_tokens = o->n_tokens};
     if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
         job.args.in_stride = atsi_act_row_bytes(o->n_cols);
         job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
@@ -195,8 +211,9 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     double best = low_decile(&job.samples);
     free(job.samples.times);
     double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;
-    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f%s\n", atsi_dtype_name(dtype), atsi_isa_name(b->kernels.isa), o->n_rows,
-           o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling, flops / best * 1e-9, same ? "" : "  NOT the reference's result");
+    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f%s\n", atsi_dtype_name(dtype),
+           atsi_isa_name(b->kernels.isa), o->n_rows, o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling,
+           flops / best * 1e-9, same ? "" : "  NOT the reference's result");
     fflush(stdout);
     free(job.quantised);
     free(in);
@@ -215,14 +232,22 @@ static bool parse(int argc, char **argv, struct options *o) {
     *o = (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7};
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
-        if (strcmp(name, "--types") == 0) o->types = value;
-        else if (strcmp(name, "--rows") == 0) o->n_rows = (uint32_t)atoi(value);
-        else if (strcmp(name, "--cols") == 0) o->n_cols = (uint32_t)atoi(value);
-        else if (strcmp(name, "--tokens") == 0) o->n_tokens = (uint32_t)atoi(value);
-        else if (strcmp(name, "--threads") == 0) o->n_threads = atoi(value);
-        else if (strcmp(name, "--runs") == 0) o->n_runs = atoi(value);
-        else if (strcmp(name, "--isa") == 0) o->isa = value;
-        else return false;
+        if (strcmp(name, "--types") == 0)
+            o->types = value;
+        else if (strcmp(name, "--rows") == 0)
+            o->n_rows = (uint32_t)atoi(value);
+        else if (strcmp(name, "--cols") == 0)
+            o->n_cols = (uint32_t)atoi(value);
+        else if (strcmp(name, "--tokens") == 0)
+            o->n_tokens = (uint32_t)atoi(value);
+        else if (strcmp(name, "--threads") == 0)
+            o->n_threads = atoi(value);
+        else if (strcmp(name, "--runs") == 0)
+            o->n_runs = atoi(value);
+        else if (strcmp(name, "--isa") == 0)
+            o->isa = value;
+        else
+            return false;
     }
     return argc % 2 == 1 && o->n_rows > 0 && o->n_cols > 0 && o->n_tokens > 0 && o->n_runs > 0;
 }
@@ -232,7 +257,8 @@ int main(int argc, char **argv) {
     struct atsi_error err;
     enum atsi_isa isa;
     if (!parse(argc, argv, &b.o)) {
-        fprintf(stderr, "usage: bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]\n");
+        fprintf(stderr, "usage: bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa "
+                        "NAME] [--runs N]\n");
         return 2;
     }
     if (atsi_isa_select(b.o.isa, &isa, &err) != ATSI_OK || atsi_pool_create(b.o.n_threads, &b.pool, &err) != ATSI_OK) {
@@ -248,7 +274,8 @@ int main(int argc, char **argv) {
     printf("type     isa         rows   cols tokens    time us     GB/s ceiling   GFLOP/s\n");
     bool same = true;
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
-        if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i]))) same = bench_type(&b, QUANT_DATA_TYPES[i], ceiling) && same;
+        if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i])))
+            same = bench_type(&b, QUANT_DATA_TYPES[i], ceiling) && same;
     printf("read bandwidth at the end %.1f GB/s\n", read_gb_s(&b));
     free(b.memory);
     atsi_pool_free(b.pool);

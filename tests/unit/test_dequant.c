@@ -13,7 +13,9 @@
 #include "kernels/cpu/dequant.h"
 #include "kernels/cpu/quant.h"
 
-enum { PATH_CAP = 512 };
+enum {
+    PATH_CAP = 512
+};
 
 static char unpacked[PATH_CAP]; // folder of the unpacked golden data; empty when there is none
 
@@ -65,8 +67,8 @@ static void check_type(enum atsi_dtype dtype) {
     atsi_dequant(dtype, blocks, n, got);
     for (uint64_t i = 0; i < n; i++)
         if (memcmp(&got[i], &golden[i], sizeof(float)) != 0)
-            fail_msg("%s weight %llu: got %a, expected %a", atsi_dtype_name(dtype), (unsigned long long)i, (double)got[i],
-                     (double)golden[i]);
+            fail_msg("%s weight %llu: got %a, expected %a", atsi_dtype_name(dtype), (unsigned long long)i,
+                     (double)got[i], (double)golden[i]);
     free(got);
     free(golden);
     free(blocks);

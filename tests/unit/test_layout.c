@@ -132,8 +132,10 @@ static void test_support(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_bytes_equal_gguf),
-        cmocka_unit_test(test_drawn_places), cmocka_unit_test(test_support),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_bytes_equal_gguf),
+        cmocka_unit_test(test_drawn_places),
+        cmocka_unit_test(test_support),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -35,16 +35,17 @@ static void fill_inputs(struct problem *p, struct quant_rng *rng) {
     for (uint32_t t = 0; t < n_tokens; t++)
         for (uint32_t c = 0; c < n_cols; c++) {
             float x = quant_uniform(rng) * (float)(1 + t);
-            if (t % 4 == 1 && c % 37 == 0) x *= 100;        // outliers
+            if (t % 4 == 1 && c % 37 == 0) x *= 100;         // outliers
             if (t % 4 == 2) x = c % 64 < 32 ? 0 : x * 1e-3f; // blocks of zeros
             if (t % 4 == 3) x = c % 2 ? 3.0f : -3.0f;        // every code at its end
             p->in[(size_t)t * n_cols + c] = x;
         }
 }
 
-static struct problem make(enum atsi_dtype dtype, enum quant_fill fill, uint32_t n_rows, uint32_t n_cols, uint32_t n_tokens,
-                           struct quant_rng *rng, const struct atsi_matmul_kernels *k) {
-    struct problem p = {.args = {.dtype = dtype, .n_rows = n_rows, .n_cols = n_cols, .n_tokens = n_tokens, .out_stride = n_rows}};
+static struct problem make(enum atsi_dtype dtype, enum quant_fill fill, uint32_t n_rows, uint32_t n_cols,
+                           uint32_t n_tokens, struct quant_rng *rng, const struct atsi_matmul_kernels *k) {
+    struct problem p = {
+        .args = {.dtype = dtype, .n_rows = n_rows, .n_cols = n_cols, .n_tokens = n_tokens, .out_stride = n_rows}};
     uint64_t row_bytes = atsi_dtype_row_bytes(dtype, n_cols);
     p.rows = aligned(n_rows * row_bytes);
     p.packed = aligned((n_rows + 15) / 16 * 16 * row_bytes);
@@ -90,7 +91,8 @@ static void check_against_double(const struct problem *p, const float *out) {
     uint32_t n_cols = p->args.n_cols;
     float *w = malloc(n_cols * sizeof(float));
     for (uint32_t r = 0; r < p->args.n_rows; r++) {
-        atsi_dequant(p->args.dtype, (const uint8_t *)p->rows + r * atsi_dtype_row_bytes(p->args.dtype, n_cols), n_cols, w);
+        atsi_dequant(p->args.dtype, (const uint8_t *)p->rows + r * atsi_dtype_row_bytes(p->args.dtype, n_cols), n_cols,
+                     w);
         for (uint32_t t = 0; t < p->args.n_tokens; t++) {
             double sum = 0, size = 0;
             for (uint32_t c = 0; c < n_cols; c++) {
@@ -98,11 +100,12 @@ static void check_against_double(const struct problem *p, const float *out) {
                 sum += term;
                 size += fabs(term);
             }
-            double got = (double)out[(size_t)t * p->args.out_stride + r], allowed = 0x1p-24 * (4 + n_cols / 16.0) * size + 1e-37;
+            double got = (double)out[(size_t)t * p->args.out_stride + r],
+                   allowed = 0x1p-24 * (4 + n_cols / 16.0) * size + 1e-37;
             // A min moves whole blocks: what cancels between q and min still rounds.
             if (!(fabs(got - sum) <= 16 * allowed))
-                fail_msg("%s row %u token %u: got %.9g, expected %.9g +- %.2g", atsi_dtype_name(p->args.dtype), r, t, got, sum,
-                         16 * allowed);
+                fail_msg("%s row %u token %u: got %.9g, expected %.9g +- %.2g", atsi_dtype_name(p->args.dtype), r, t,
+                         got, sum, 16 * allowed);
         }
     }
     free(w);
@@ -127,7 +130,8 @@ static void test_reference(void **state) {
             for (unsigned r = 0; r < sizeof ROWS / sizeof ROWS[0]; r++) {
                 enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
                 assert_true(atsi_matmul_input(dtype) != ATSI_INPUT_UNSUPPORTED && ref.matmul[dtype] != NULL);
-                struct problem p = make(dtype, (enum quant_fill)fill, ROWS[r], some_cols(dtype, quant_next(&rng)), 1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
+                struct problem p = make(dtype, (enum quant_fill)fill, ROWS[r], some_cols(dtype, quant_next(&rng)),
+                                        1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
                 float *out = malloc((size_t)p.args.n_tokens * p.args.n_rows * sizeof(float));
                 run(&ref, p.args, out);
                 check_against_double(&p, out);
@@ -139,12 +143,13 @@ static void test_reference(void **state) {
 static void assert_same(const char *what, const struct problem *p, const float *got, const float *expected, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&got[i], &expected[i], sizeof(float)) != 0)
-            fail_msg("%s %s [%u x %u] tokens %u: element %zu is %a, expected %a", what, atsi_dtype_name(p->args.dtype), p->args.n_rows,
-                     p->args.n_cols, p->args.n_tokens, i, (double)got[i], (double)expected[i]);
+            fail_msg("%s %s [%u x %u] tokens %u: element %zu is %a, expected %a", what, atsi_dtype_name(p->args.dtype),
+                     p->args.n_rows, p->args.n_cols, p->args.n_tokens, i, (double)got[i], (double)expected[i]);
 }
 
 // A fast kernel, all tokens at once, each alone, and with bias and add; every result has the reference's bits.
-static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_matmul_kernels *fast, struct problem *p) {
+static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_matmul_kernels *fast,
+                       struct problem *p) {
     size_t n = (size_t)p->args.n_tokens * p->args.n_rows;
     float *expected = aligned(n * sizeof(float)), *got = aligned(n * sizeof(float));
     const char *isa = atsi_isa_name(fast->isa);
@@ -188,7 +193,8 @@ static void test_fast(void **state) {
                 for (uint32_t n_tokens = 1; n_tokens <= 9; n_tokens++) {
                     enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
                     uint32_t rows = ROWS[quant_next(&rng) % (sizeof ROWS / sizeof ROWS[0])];
-                    struct problem p = make(dtype, (enum quant_fill)fill, rows, some_cols(dtype, quant_next(&rng)), n_tokens, &rng, &fast);
+                    struct problem p = make(dtype, (enum quant_fill)fill, rows, some_cols(dtype, quant_next(&rng)),
+                                            n_tokens, &rng, &fast);
                     check_fast(&ref, &fast, &p);
                     destroy(&p);
                 }
@@ -213,11 +219,14 @@ static void test_prefill(void **state) {
 static void test_quantise(void **state) {
     (void)state;
     struct quant_rng rng = {17};
-    enum { N = 96 };
+    enum {
+        N = 96
+    };
     float in[N];
     struct atsi_act_block expected[N / 32], got[N / 32];
     for (int round = 0; round < 200; round++) {
-        for (int i = 0; i < N; i++) in[i] = quant_uniform(&rng) * ldexpf(1, (int)(quant_next(&rng) % 40) - 20 - 4 * (round % 40));
+        for (int i = 0; i < N; i++)
+            in[i] = quant_uniform(&rng) * ldexpf(1, (int)(quant_next(&rng) % 40) - 20 - 4 * (round % 40));
         if (round % 7 == 0) memset(in, 0, 32 * sizeof(float));
         struct atsi_matmul_kernels k;
         atsi_matmul_kernels_init(&k, ATSI_ISA_REFERENCE);
@@ -225,7 +234,8 @@ static void test_quantise(void **state) {
         for (int b = 0; b < N / 32; b++) {
             int sum = 0;
             for (int i = 0; i < 32; i++) {
-                assert_true(fabsf(expected[b].d * (float)expected[b].q[i] - in[32 * b + i]) <= 0.501f * expected[b].d + 1e-28f);
+                assert_true(fabsf(expected[b].d * (float)expected[b].q[i] - in[32 * b + i]) <=
+                            0.501f * expected[b].d + 1e-28f);
                 sum += expected[b].q[i];
             }
             assert_int_equal(sum, expected[b].sum[0] + expected[b].sum[1]);
@@ -245,7 +255,10 @@ static void test_quantise_shares(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, atsi_isa_best());
     struct quant_rng rng = {19};
-    enum { ROWS_IN = 3, COLS = 2880 };
+    enum {
+        ROWS_IN = 3,
+        COLS = 2880
+    };
     float *in = malloc(ROWS_IN * COLS * sizeof(float));
     for (int i = 0; i < ROWS_IN * COLS; i++) in[i] = quant_uniform(&rng);
     size_t bytes = ROWS_IN * atsi_act_row_bytes(COLS);
@@ -284,7 +297,11 @@ static void test_chunks(void **state) {
     destroy(&p);
 }
 
-enum { N_EXPERTS = 7, N_SLOTS = 3, N_TOKENS = 13 };
+enum {
+    N_EXPERTS = 7,
+    N_SLOTS = 3,
+    N_TOKENS = 13
+};
 
 static void make_ids(int32_t *ids, struct quant_rng *rng) {
     for (int t = 0; t < N_TOKENS; t++)
@@ -322,7 +339,10 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, atsi_isa_best());
     struct quant_rng rng = {31};
-    enum { EXPERT_ROWS = 35, COLS = 256 };
+    enum {
+        EXPERT_ROWS = 35,
+        COLS = 256
+    };
     uint32_t n_in = in_per_slot ? N_TOKENS * N_SLOTS : N_TOKENS;
     int32_t ids[N_TOKENS * N_SLOTS];
     make_ids(ids, &rng);
@@ -333,7 +353,9 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
     struct atsi_expert_groups g;
     atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS);
 
-    enum { OUT_STRIDE = N_SLOTS * EXPERT_ROWS + 5 };
+    enum {
+        OUT_STRIDE = N_SLOTS * EXPERT_ROWS + 5
+    };
     float *got = calloc(N_TOKENS * OUT_STRIDE, sizeof(float)), *expected = calloc(N_TOKENS * OUT_STRIDE, sizeof(float));
     struct atsi_experts_args e = {.matmul = p.args, .expert_bytes = expert_bytes, .groups = &g};
     e.matmul.n_rows = EXPERT_ROWS;
