@@ -146,7 +146,7 @@ struct atsi_op {
     } u;
 };
 
-// What is placed: consecutive ops that run on one backend (design: one weight with what follows it, or one attention with
+// What is placed: consecutive ops that run on one backend (docs/placement.md: one weight with what follows it, or one attention with
 // its cache). Units cover the ops without gaps, in order.
 enum atsi_unit_kind { ATSI_UNIT_MATRIX = 0, ATSI_UNIT_EXPERTS = 1, ATSI_UNIT_STATE = 2, ATSI_UNIT_EMBED = 3, ATSI_UNIT_HEAD = 4 };
 

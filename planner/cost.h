@@ -1,4 +1,4 @@
-// cost.h: what each unit of a program costs on either side, from a device profile (design section 2).
+// cost.h: what each unit of a program costs on either side, from a device profile (docs/placement.md).
 #ifndef ATSI_PLANNER_COST_H
 #define ATSI_PLANNER_COST_H
 

@@ -63,7 +63,7 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
 
 // ---- units --------------------------------------------------------------------------------------------------------
 
-// Objective of the static placement's time a token (design section 3), of unit i on `side` and the others as they are.
+// The objective (docs/placement.md) of the static placement, of unit i on `side` and the others as they are.
 static double boundary_us(const struct atsi_plan *plan, double weight, uint32_t i) {
     return (1 - weight) * plan->decode_times[i].switch_us +
            weight * plan->prefill_times[i].switch_us / plan->limits.chunk;

@@ -1,4 +1,4 @@
-// place.h: which units live on the GPU under a hard budget (design section 3).
+// place.h: which units live on the GPU under a hard budget (docs/placement.md).
 #ifndef ATSI_PLANNER_PLACE_H
 #define ATSI_PLANNER_PLACE_H
 

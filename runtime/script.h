@@ -1,4 +1,4 @@
-// script.h: a program and an assignment as the list of actions of a round (design section 6). Pure: no device, no memory.
+// script.h: a program and an assignment as the list of actions of a round (docs/architecture.md). Pure: no device, no memory.
 //
 // Units run one after another. A unit may be shared: its big matrix is divided by output columns (experts: by slots), the first
 // part computed by the GPU while the CPU computes the rest. What a side reads and does not hold is copied there by a CROSS in the compute

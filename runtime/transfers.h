@@ -1,4 +1,4 @@
-// transfers.h: weights of promoted units on their way to the GPU, beside the rounds that use them (design section 6).
+// transfers.h: weights of promoted units on their way to the GPU, beside the rounds that use them (docs/architecture.md).
 //
 // One transfer stream fills the temporary region in unit order, as early as the ring allows and across the round's end: what
 // the next round needs first travels in this round's tail. Two events a unit keep order:

@@ -26,7 +26,7 @@ static bool runs_on_gpu(enum atsi_dtype dtype) {
 
 static void print_types(void) {
     printf("## Types of matrices\n\n| type | bits a weight | layout in a plan | activations that it meets "
-           "|\n|---|---|---|---|\n");
+           "| on a GPU |\n|---|---|---|---|---|\n");
     for (uint32_t id = 0; id < ATSI_DTYPE_LIMIT; id++) {
         const struct atsi_dtype_info *info = atsi_dtype_info(id);
         enum atsi_input_kind input = info ? atsi_matmul_input((enum atsi_dtype)id) : ATSI_INPUT_UNSUPPORTED;
