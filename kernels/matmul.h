@@ -24,7 +24,7 @@
 #include "formats/dtype.h"
 #include "kernels/cpu/features.h"
 
-// 32 input values: x ~ d * q, d = max|x| / 127, q = nearest(x * (127 / max|x|)).
+// 32 input values: x ~ d * q, d = max|x| / 127, q = nearest(x * (127 / max|x|)). A NaN among them makes d NaN.
 struct atsi_act_block {
     float d;
     float d_sum;    // d * (sum[0] + sum[1])

@@ -7,7 +7,7 @@ static const float SMALLEST = 0x1p-100f;
 
 static int8_t nearest_int8(float x) {
     float limited = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x;
-    return limited == limited ? (int8_t)lrintf(limited) : 0; // a NaN input has no integer; the scale carries it on
+    return limited == limited ? (int8_t)lrintf(limited) : 0; // a NaN has no integer; the scale carries it on
 }
 
 void atsi_act_quantise_ref(const float *in, uint32_t n_cols, struct atsi_act_block *out) {
