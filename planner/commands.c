@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "formats/base/size.h"
 #include "formats/plan_file.h"
 #include "planner/attach.h"
 #include "planner/content.h"
@@ -218,16 +217,13 @@ enum atsi_status atsi_command_info(const struct atsi_plan_options *options, cons
 static enum atsi_status verify(struct making *m, struct atsi_error *err) {
     struct atsi_progress_bar bar = {.console = m->console, .label = "verifying"};
     struct atsi_plan_progress progress = {atsi_progress_report, &bar};
-    char size[32];
     uint32_t n_threads = m->options->n_threads ? m->options->n_threads : (uint32_t)atsi_pool_default_threads();
     ATSI_TRY(atsi_plan_file_open(&m->base, m->options->input_path, err));
     ATSI_TRY(read_manifest(m->base, &m->plan, err));
     enum atsi_status status = atsi_plan_file_verify(m->base, n_threads, &progress, err);
     atsi_progress_end(&bar);
     ATSI_TRY(status);
-    fprintf(m->console->out, "%s: good: %u tensors, %s\n", m->options->input_path, atsi_plan_file_n_blobs(m->base),
-            atsi_size_format(size, sizeof size, atsi_plan_file_size_bytes(m->base)));
-    return ATSI_OK;
+    return atsi_report_verified(m->console->out, m->base, m->options->json, err);
 }
 
 enum atsi_status atsi_command_verify(const struct atsi_plan_options *options, const struct atsi_console *console,

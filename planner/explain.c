@@ -30,7 +30,7 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
     print_line(out, "KV", b->states, "caches and states of the layers whose attention is on the GPU");
     print_line(out, "temporary", b->temp, "weights moved for a round");
     print_line(out, "resident", b->resident, "weights that stay");
-    print_line(out, "spare", b->spare, "");
+    print_line(out, "spare", b->spare, "left over");
     print_line(out, "in all", b->vram, "--vram");
     fprintf(out, "placed as %s%s", method_text(placement->method),
             placement->streamed ? ", leaving to streaming what it can carry" : "");
@@ -87,19 +87,31 @@ static double value_of(const struct atsi_plan *plan, double weight, uint32_t i) 
     return change;
 }
 
+// Units of small tensors alone have no size of their own (place.h), so no time a MiB either.
+static void print_density(FILE *out, double us, double size_mib) {
+    if (size_mib > 0)
+        fprintf(out, " %9.1f", us / size_mib);
+    else
+        fprintf(out, " %9s", "-");
+}
+
 static void print_units(FILE *out, const struct atsi_plan *plan, double weight) {
     fprintf(out, "\n%-24s %4s %9s %10s %10s %10s %10s %9s %9s %10s\n", "unit", "side", "MiB", "CPU us", "GPU us",
             "switch us", "move us", "CPU us/M", "GPU us/M", "value us");
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         const struct atsi_unit_times *t = &plan->decode_times[i];
-        double size = (double)atsi_place_unit_bytes(plan, u) / mib, least = size > 1e-6 ? size : 1e-6;
-        fprintf(out, "%-24s %4s %9.2f %10.1f %10.1f %10.1f %10.1f %9.1f %9.1f %10.1f\n", u->name,
-                side_words[u->backend], size, (double)t->cpu_us, (double)t->gpu_us, (double)t->switch_us,
-                (double)t->transfer_us, t->cpu_us / least, t->gpu_us / least, value_of(plan, weight, i));
+        double size = (double)atsi_place_unit_bytes(plan, u) / mib;
+        fprintf(out, "%-24s %4s %9.2f %10.1f %10.1f %10.1f %10.1f", u->name, side_words[u->backend], size,
+                (double)t->cpu_us, (double)t->gpu_us, (double)t->switch_us, (double)t->transfer_us);
+        print_density(out, t->cpu_us, size);
+        print_density(out, t->gpu_us, size);
+        fprintf(out, " %10.1f\n", value_of(plan, weight, i));
     }
     fprintf(out,
-            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side\n");
+            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side\n"
+            "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
+            ATSI_SMALL_TENSOR_BYTES >> 10);
 }
 
 static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) {

@@ -77,6 +77,14 @@ static const struct option options[] = {
     {"--version", MODE_FLAG, ATSI_PLAN_VERSION, 0, 0},
 };
 
+// Options whose answers stand in a plan that --attach completes.
+static bool decides(const struct option *o) {
+    static const char *const names[] = {"--vram", "--ctx", "--chunk", "--kv-type", "--objective", "--reprofile"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(o->name, names[i])) return true;
+    return false;
+}
+
 static const struct option *find_option(const char *name) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (!strcmp(options[i].name, name)) return &options[i];
@@ -193,6 +201,9 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
                          "--info, --verify, --solve or --schedule");
     if (o->attach_path && (o->vocab_only || o->no_weights))
         return atsi_fail(err, ATSI_BAD_INPUT, "--attach adds the weights; it excludes --no-weights and --vocab-only");
+    if (o->attach_path && o->decision)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: the plan that --attach completes has decided that; plan the model anew",
+                         o->decision);
     if (o->vocab_only && (o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT, "--vocab-only has no weights; it excludes --no-weights and --ship");
     if (o->no_weights && o->ship) return atsi_fail(err, ATSI_BAD_INPUT, "--no-weights and --ship exclude each other");
@@ -218,6 +229,7 @@ enum atsi_status atsi_plan_options_parse(int argc, char **argv, struct atsi_plan
         }
         const struct option *o = find_option(word);
         if (!o) return atsi_fail(err, ATSI_BAD_INPUT, "unknown option %s; see atsi-plan --help", word);
+        if (decides(o)) out->decision = o->name;
         if (o->type == FLAG) {
             *(bool *)((char *)out + o->offset) = true;
         } else if (o->type == MODE_FLAG) {

@@ -59,6 +59,25 @@ static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct ats
     return bytes;
 }
 
+static bool unit_reads(const struct atsi_plan *plan, const struct atsi_unit *u, int32_t tensor) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+            if (plan->program.ops[i].tensor[k] == tensor) return true;
+    return false;
+}
+
+// A head that reads the embedding's matrix shares it: two units on the GPU, one copy there.
+static uint64_t shared_bytes(const struct atsi_plan *plan) {
+    const struct atsi_unit *first = &plan->program.units[0], *last = &plan->program.units[plan->program.n_units - 1];
+    uint64_t bytes = 0;
+    if (first == last || first->backend != ATSI_GPU || last->backend != ATSI_GPU) return 0;
+    for (uint32_t t = 0; t < plan->program.n_tensors; t++)
+        if (!atsi_tensor_is_small(&plan->program.tensors[t]) && unit_reads(plan, first, (int32_t)t) &&
+            unit_reads(plan, last, (int32_t)t))
+            bytes += aligned(plan->program.tensors[t].size_bytes);
+    return bytes;
+}
+
 static uint64_t small_bytes(const struct atsi_plan *plan) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->program.n_tensors; i++)
@@ -101,6 +120,7 @@ static struct atsi_budget count_budget(const struct atsi_plan *plan, const struc
         b.states += unit_state_bytes(plan, u);
         b.resident += unit_weight_bytes(plan, u);
     }
+    b.resident -= shared_bytes(plan);
     b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
     return b;
 }

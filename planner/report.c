@@ -50,7 +50,7 @@ static void print_types(FILE *out, const struct atsi_program *p) {
     }
 }
 
-static void print_file(FILE *out, const struct atsi_plan_file *file) {
+static void print_file(FILE *out, const struct atsi_plan_file *file, bool is_vocab) {
     uint64_t packed = 0, stored = 0;
     uint32_t n_compressed = 0;
     for (uint32_t i = 0; i < atsi_plan_file_n_blobs(file); i++) {
@@ -61,7 +61,9 @@ static void print_file(FILE *out, const struct atsi_plan_file *file) {
     }
     fprintf(out, "file       %s, %s%s\n", atsi_plan_file_path(file), size_of(atsi_plan_file_size_bytes(file)).text,
             atsi_plan_file_is_shipped(file) ? ", compressed for transport" : "");
-    if (!atsi_plan_file_has_weights(file))
+    if (is_vocab)
+        fprintf(out, "weights    none: the plan only tokenises\n");
+    else if (!atsi_plan_file_has_weights(file))
         fprintf(out, "weights    none in the file; complete it with atsi-plan --attach\n");
     else if (n_compressed)
         fprintf(out, "weights    %s stored for %s packed, %u of %u tensors compressed\n", size_of(stored).text,
@@ -107,7 +109,7 @@ enum atsi_status atsi_report_info(FILE *out, const struct atsi_plan_file *file, 
     if (plan->model.n_params) fprintf(out, ", %.3g billion parameters", (double)plan->model.n_params * 1e-9);
     fprintf(out, "\nsource     %llu bytes, identity %016llx\n", (unsigned long long)plan->model.gguf_bytes,
             (unsigned long long)plan->model.gguf_hash);
-    print_file(out, file);
+    print_file(out, file, plan->vocab_only);
     fprintf(out, "tokenizer  %s\n",
             atsi_plan_file_tokenizer(file).size ? size_of(atsi_plan_file_tokenizer(file).size).text : "none");
     fprintf(out, "chat       %s\n",
@@ -120,6 +122,28 @@ enum atsi_status atsi_report_info(FILE *out, const struct atsi_plan_file *file, 
         fprintf(out, "note       %.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
+    return ATSI_OK;
+}
+
+// ---- --verify -----------------------------------------------------------------------------------------------------
+
+static enum atsi_status verified_json(FILE *out, const struct atsi_plan_file *file, struct atsi_error *err) {
+    cJSON *root = cJSON_CreateObject();
+    bool good = root && cJSON_AddStringToObject(root, "plan", atsi_plan_file_path(file)) &&
+                cJSON_AddBoolToObject(root, "good", true) &&
+                cJSON_AddNumberToObject(root, "n_tensors", atsi_plan_file_n_blobs(file)) &&
+                cJSON_AddNumberToObject(root, "bytes", (double)atsi_plan_file_size_bytes(file));
+    char *text = good ? cJSON_PrintUnformatted(root) : NULL;
+    if (text) fprintf(out, "%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+}
+
+enum atsi_status atsi_report_verified(FILE *out, const struct atsi_plan_file *file, bool json, struct atsi_error *err) {
+    if (json) return verified_json(out, file, err);
+    fprintf(out, "%s: good: %u tensors, %s\n", atsi_plan_file_path(file), atsi_plan_file_n_blobs(file),
+            size_of(atsi_plan_file_size_bytes(file)).text);
     return ATSI_OK;
 }
 
@@ -160,7 +184,7 @@ enum atsi_status atsi_report_written(const struct atsi_console *console, const c
                  plan->limits.n_ctx, size_of(result->packed_bytes).text, size_of(atsi_report_state_bytes(plan)).text,
                  size_of(plan->limits.compute_bytes).text);
         if (result->n_compressed)
-            atsi_say(console, "compressed: %u tensors, %.1f %% of the packed size", result->n_compressed,
+            atsi_say(console, "compressed: %u of %u tensors, %.1f %% of the packed size", result->n_compressed, plan->program.n_tensors,
                      100.0 * (double)result->stored_bytes / (double)result->packed_bytes);
     }
     return json ? written_json(console->out, path, plan, result, err) : ATSI_OK;

@@ -54,8 +54,15 @@ explain() { at_3060 --vram 432M --explain --json >"$work/explain.json"; }
 check "--explain --json" explain
 check "the budget adds up" json '.budget_bytes | .vram == .driver + .compute + .kv + .temporary + .resident + .spare' "$work/explain.json"
 check "what is resident fits" json '.budget_bytes as $b | [.units[] | select(.side == "gpu") | .gpu_bytes] | add <= $b.vram' "$work/explain.json"
+tied() { # the demo model's head is its embedding: one copy of 1 MiB among 3.5, with both on the GPU
+    "$B/atsi-plan" plans/demo.gguf --device "$profile" --vram 6G --explain --json --quiet >"$work/tied.json"
+    json '([.units[].side] | unique == ["gpu"]) and .budget_bytes.resident < 3.6 * 1048576' "$work/tied.json"
+}
+check "a tied matrix counts once" tied
 check "--explain writes no plan" sh -c "! ls *.atsp 2>/dev/null | grep qwen3moe"
 check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 432M --explain | grep -q 'blk.0.ffn_gate_exps'"
+no_density_of_nothing() { at_3060 --vram 432M --explain | awk '$3 == "0.00" && $8 != "-" { print; bad = 1 } END { exit bad }'; }
+check "--explain has no time a MiB where there is no MiB" no_density_of_nothing
 what_if() { at_3060 --vram 432M --what-if --json >"$work/whatif.json"; }
 check "--what-if --json" what_if
 check "a bigger budget is never slower" json '[.rows[] | select(.n_ctx == 1024 and .fits) | .decode_us] | . == (sort | reverse)' "$work/whatif.json"

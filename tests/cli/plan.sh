@@ -55,6 +55,7 @@ size=$(stat -c %s "$gguf")
 make_plan() { plan "$gguf" --vram 0 "$@"; }
 check "a plan" make_plan -o "$work/m.atsp"
 check "--verify" sh -c "'$B/atsi-plan' --verify '$work/m.atsp' | grep -q good"
+check "--verify --json" sh -c "'$B/atsi-plan' --verify '$work/m.atsp' --json | jq -e '.good and .n_tensors > 0'"
 check "--info" sh -c "'$B/atsi-plan' --info '$work/m.atsp' | grep -q 'all on the CPU'"
 check "--info --json" sh -c "'$B/atsi-plan' --info '$work/m.atsp' --json | jq -e '.program.units[0].kind == \"embed\"'"
 check "--info to a full device" sh -c "! '$B/atsi-plan' --info '$work/m.atsp' >/dev/full"
@@ -70,6 +71,7 @@ check "the model is not overwritten" expect 2 "replace the model" plan "$gguf" -
 check "a device is not replaced" expect 2 "/dev/null" plan "$gguf" --vram 0 --quiet -o /dev/null
 check "--vocab-only" make_plan --vocab-only -o "$work/v.atsp"
 check "--vocab-only holds no tensors" sh -c "'$B/atsi-plan' --info '$work/v.atsp' --json | jq -e .vocab_only"
+check "--vocab-only says so in --info" sh -c "'$B/atsi-plan' --info '$work/v.atsp' | grep -q 'only tokenises'"
 
 check "--no-weights" make_plan --no-weights -o "$work/n.atsp"
 check "--no-weights is small" sh -c "[ \$(stat -c %s '$work/n.atsp') -lt 500000 ]"

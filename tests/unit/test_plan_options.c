@@ -69,6 +69,8 @@ static void test_refusals_name_the_option(void **state) {
         {"--info a -o b", "-o"},
         {"--info a --verify b", "exclude"},
         {"m --attach g --no-weights", "--no-weights"},
+        {"m --attach g --ctx 5", "--ctx"},
+        {"m --kv-type f16 --attach g", "--kv-type"},
         {"m --vocab-only --ship", "--ship"},
         {"m --device d --save-profile p", "--save-profile"},
         {"m --vram 0 --pin a=gpu", "--pin"},
