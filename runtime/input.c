@@ -9,7 +9,8 @@ static enum atsi_status read_stream(FILE *f, const char *name, struct atsi_bytes
     char piece[1 << 14];
     size_t n;
     while ((n = fread(piece, 1, sizeof piece, f)) > 0) ATSI_TRY(atsi_bytes_append(out, piece, n, err));
-    return ferror(f) ? atsi_fail(err, ATSI_FAILED, "%s: %s", name, strerror(errno)) : ATSI_OK;
+    if (!ferror(f)) return ATSI_OK;
+    return atsi_fail(err, errno == EISDIR ? ATSI_BAD_INPUT : ATSI_FAILED, "%s: %s", name, strerror(errno));
 }
 
 enum atsi_status atsi_read_prompt(const struct atsi_run_options *o, struct atsi_bytes *out, struct atsi_error *err) {
@@ -29,8 +30,11 @@ static enum atsi_status parse_id(const char **at, const char *end, const char *n
     const char *start = *at;
     int64_t value = 0;
     for (; *at < end && **at >= '0' && **at <= '9' && value <= INT32_MAX; ++*at) value = value * 10 + (**at - '0');
-    if (*at == start || value > INT32_MAX || (*at < end && !is_space(**at)))
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%.*s\" is no token id", name, (int)(end - start < 20 ? end - start : 20), start);
+    if (*at == start || value > INT32_MAX || (*at < end && !is_space(**at))) {
+        int length = 0;
+        while (length < 20 && start + length < end && !is_space(start[length])) length++;
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%.*s\" is no token id", name, length, start);
+    }
     *id = (int32_t)value;
     return ATSI_OK;
 }
