@@ -18,17 +18,15 @@
     .marks = {"<|im_start|>", "<|im_end|>"}
 
 #define LLAMA_ROLE(role)   "<|start_header_id|>" role "<|end_header_id|>\n\n"
-#define LLAMA_DATES(today) "Cutting Knowledge Date: December 2023\nToday Date: " today "\n\n"
-#define LLAMA(dates)                                          \
-    .flags = ATSI_CHAT_BOS, .trimmed = TRIM_ALL, .begin = "", \
-    .turns = {{LLAMA_ROLE("system") dates, "<|eot_id|>"},     \
-              {LLAMA_ROLE("user"), "<|eot_id|>"},             \
-              {LLAMA_ROLE("assistant"), "<|eot_id|>"}},       \
+#define LLAMA_DATES(today) LLAMA_ROLE("system") "Cutting Knowledge Date: December 2023\nToday Date: " today "\n\n"
+#define LLAMA(system)                                                                                               \
+    .flags = ATSI_CHAT_BOS, .trimmed = TRIM_ALL, .begin = "",                                                       \
+    .turns = {{system, "<|eot_id|>"}, {LLAMA_ROLE("user"), "<|eot_id|>"}, {LLAMA_ROLE("assistant"), "<|eot_id|>"}}, \
     .reply = LLAMA_ROLE("assistant"), .marks = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}
 
-#define GLM(answer)                                                                      \
-    .flags = ATSI_CHAT_DROPS_THINKING, .begin = "[gMASK]<sop>",                          \
-    .turns = {{"<|system|>\n", ""}, {"<|user|>\n", ""}, {"<|assistant|>\n" answer, ""}}, \
+#define GLM(answer)                                                    \
+    .flags = ATSI_CHAT_DROPS_THINKING, .begin = "[gMASK]<sop>",        \
+    .turns = {{"<|system|>\n", ""}, {"<|user|>\n", ""}, {answer, ""}}, \
     .marks = {"[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"}
 
 #define HARMONY_SYSTEM                                                                       \
@@ -55,7 +53,7 @@ static const struct atsi_chat_format formats[] = {
      .flags = ATSI_CHAT_DROPS_THINKING,
      .trimmed = TRIM_ALL,
      .reply = CHATML_REPLY "<think>\n\n</think>\n\n"},
-    {.name = "llama3", LLAMA("")},
+    {.name = "llama3", LLAMA(LLAMA_ROLE("system"))},
     {.name = "llama3.1", LLAMA(LLAMA_DATES("26 Jul 2024")), .default_system = ""},
     {.name = "llama3.2", LLAMA(LLAMA_DATES("{date}")), .default_system = "", .date_format = "%d %b %Y"},
     {.name = "gemma",
@@ -65,9 +63,9 @@ static const struct atsi_chat_format formats[] = {
      .turns = {{"", ""}, {"<start_of_turn>user\n", "<end_of_turn>\n"}, {"<start_of_turn>model\n", "<end_of_turn>\n"}},
      .reply = "<start_of_turn>model\n",
      .marks = {"<start_of_turn>", "<end_of_turn>"}},
-    {.name = "glm4", GLM(""), .trimmed = TRIM_TALK, .reply = "<|assistant|>"},
-    {.name = "glm-z1", GLM(""), .trimmed = TRIM_TALK, .reply = "<|assistant|>\n<think>"},
-    {.name = "glm4.5", GLM("<think></think>\n"), .trimmed = TRIM_ANSWERS, .reply = "<|assistant|>"},
+    {.name = "glm4", GLM("<|assistant|>\n"), .trimmed = TRIM_TALK, .reply = "<|assistant|>"},
+    {.name = "glm-z1", GLM("<|assistant|>\n"), .trimmed = TRIM_TALK, .reply = "<|assistant|>\n<think>"},
+    {.name = "glm4.5", GLM("<|assistant|>\n<think></think>\n"), .trimmed = TRIM_ANSWERS, .reply = "<|assistant|>"},
     {.name = "harmony",
      .flags = ATSI_CHAT_CHANNELS,
      .begin = HARMONY_SYSTEM,
