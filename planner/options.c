@@ -202,8 +202,8 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
     if (o->attach_path && (o->vocab_only || o->no_weights))
         return atsi_fail(err, ATSI_BAD_INPUT, "--attach adds the weights; it excludes --no-weights and --vocab-only");
     if (o->attach_path && o->decision)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: the plan that --attach completes has decided that; plan the model anew",
-                         o->decision);
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "%s: the plan that --attach completes has decided that; plan the model anew", o->decision);
     if (o->vocab_only && (o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT, "--vocab-only has no weights; it excludes --no-weights and --ship");
     if (o->no_weights && o->ship) return atsi_fail(err, ATSI_BAD_INPUT, "--no-weights and --ship exclude each other");

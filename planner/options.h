@@ -29,7 +29,7 @@ struct atsi_plan_options {
     const char *input_path;  // the model, or the file of the mode
     const char *output_path; // -o; NULL: the model's name with .atsp in the current folder
     const char *attach_path; // --attach: the model whose tensors complete the plan input_path
-    const char *decision; // the last option given that a plan to complete has decided already, as --ctx; NULL: none
+    const char *decision;    // the last option given that a plan to complete has decided already, as --ctx; NULL: none
     bool vram_given;
     uint64_t vram_bytes; // --vram
     uint32_t n_ctx;      // 0: the model's, at most 4096

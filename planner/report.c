@@ -184,8 +184,8 @@ enum atsi_status atsi_report_written(const struct atsi_console *console, const c
                  plan->limits.n_ctx, size_of(result->packed_bytes).text, size_of(atsi_report_state_bytes(plan)).text,
                  size_of(plan->limits.compute_bytes).text);
         if (result->n_compressed)
-            atsi_say(console, "compressed: %u of %u tensors, %.1f %% of the packed size", result->n_compressed, plan->program.n_tensors,
-                     100.0 * (double)result->stored_bytes / (double)result->packed_bytes);
+            atsi_say(console, "compressed: %u of %u tensors, %.1f %% of the packed size", result->n_compressed,
+                     plan->program.n_tensors, 100.0 * (double)result->stored_bytes / (double)result->packed_bytes);
     }
     return json ? written_json(console->out, path, plan, result, err) : ATSI_OK;
 }
