@@ -15,6 +15,12 @@ struct atsi_plan_writer_options {
     bool shipped;               // marks the plan as compressed for transport; compressing is still asked for per tensor
 };
 
+// The section_alignment for tensors of so many bytes together: huge pages where they can pay; a small plan would mostly be
+// the gaps in front of them.
+static inline uint64_t atsi_plan_section_alignment(uint64_t tensor_bytes) {
+    return tensor_bytes < UINT64_C(64) << 20 ? 4096 : 0;
+}
+
 struct atsi_plan_writer;
 
 // `options` may be NULL.

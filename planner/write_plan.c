@@ -91,12 +91,6 @@ static uint64_t tensor_bytes(const struct atsi_program *p) {
     return total;
 }
 
-// Sections begin on huge pages where that can pay; a small plan would mostly be the gaps in front of them.
-static uint64_t section_alignment(uint64_t total_bytes) {
-    const uint64_t small_bytes = 64 << 20, page_bytes = 4096;
-    return total_bytes < small_bytes ? page_bytes : 0;
-}
-
 enum atsi_status atsi_write_plan(const char *path, const struct atsi_plan *plan, const struct atsi_gguf *gguf,
                                  const struct atsi_recipe *recipes, struct atsi_str tokenizer, struct atsi_pool *pool,
                                  const struct atsi_write_options *options, struct atsi_write_result *result,
@@ -104,7 +98,7 @@ enum atsi_status atsi_write_plan(const char *path, const struct atsi_plan *plan,
     uint64_t total_bytes = tensor_bytes(&plan->program);
     struct atsi_plan_writer_options writer_options = {.no_weights = options->no_weights || plan->vocab_only,
                                                       .shipped = options->ship,
-                                                      .section_alignment = section_alignment(total_bytes)};
+                                                      .section_alignment = atsi_plan_section_alignment(total_bytes)};
     struct writing w = {
         .plan = plan, .gguf = gguf, .recipes = recipes, .pool = pool, .options = options, .total_bytes = total_bytes};
     w.mapped = calloc(plan->program.n_tensors + 1, sizeof *w.mapped);

@@ -15,6 +15,7 @@
 #include "runtime/options.h"
 #include "runtime/output.h"
 #include "runtime/report.h"
+#include "runtime/unpack.h"
 #include "runtime/weights.h"
 
 static volatile sig_atomic_t interrupted; // the signal's number
@@ -206,9 +207,25 @@ static enum atsi_status chat(struct run *r, struct atsi_error *err) {
     return atsi_chat_run(&host, &r->times.result, err);
 }
 
+// A plan that cannot be unpacked beside itself still runs.
+static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
+    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet);
+    struct atsi_unpack_params params = {.path = r->o->plan_path,
+                                        .n_threads = (uint32_t)(r->o->n_threads ? r->o->n_threads : atsi_pool_default_threads()),
+                                        .progress = atsi_load_bar_advance,
+                                        .context = &bar,
+                                        .interrupted = &interrupted};
+    enum atsi_status status = atsi_unpack_model(&r->model, &params, err);
+    atsi_load_bar_finish(&bar);
+    if (status != ATSI_FAILED) return status;
+    if (!r->o->quiet) fprintf(stderr, "%s; unpacked into memory instead, at every start\n", err->text);
+    return ATSI_OK;
+}
+
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
+    if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     const struct atsi_chat_format *format;
     if (r->o->chat) ATSI_TRY(atsi_chat_choose_format(&r->model, r->o, &format, err)); // before anything is loaded
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
