@@ -4,7 +4,7 @@
     tests/oracle/llama_cpp_logits.py [--families | --types] [--only WORD]
 
 prints a table in Markdown, as it stands in docs/oracles.md, and fails when a mean KL divergence is 0.01 or more. llama.cpp comes
-with llama-cpp-python (pip install llama-cpp-python==0.3.16 numpy; it compiles llama.cpp, which takes a while, so
+with llama-cpp-python (pip install llama-cpp-python==0.3.36 numpy; it compiles llama.cpp, which takes a while, so
 `make oracle` leaves this out). With ATSI_REFERENCE=PROGRAM another build of it is asked: PROGRAM MODEL TOKENS OUT writes float32 logits
 of all tokens (ids separated by spaces in the file TOKENS) to OUT.
 """

@@ -116,23 +116,35 @@ static void shuffle_ranks(uint64_t seed, uint32_t n, uint32_t *rank) {
     }
 }
 
-// Rows of a router: noise, and on the common part of the stream the logarithm of the expert's popularity 1 / (1 + rank).
+// Sizes of the stream that a router sees, as expected from what the layers up to its own have added.
+struct stream_size {
+    double all, seen; // of all elements; of those from n_own on
+};
+
+static struct stream_size expected_size(const struct synth_model *m, const struct synth_tensor *router) {
+    double mixed = m->shape.n_v_heads > 0 ? 1.3 : 3.6, ffn = 1; // variance that all layers together add
+    double part = (router->layer + 1.0) / m->shape.n_layers, little = (double)faint * faint;
+    double own = 1 + (mixed + ffn) * part, seen = little + (mixed + little * ffn) * part;
+    return (struct stream_size){sqrt((own + seen) / 2), sqrt(seen)};
+}
+
+// Rows of a router: noise, and on the common part of the stream the logarithm of the expert's popularity 1 / (1 + rank). Both are scaled
+// so that layers at any depth choose about as unevenly.
 static void fill_router(const struct synth_values *v, uint32_t index, struct synth_random *r, uint64_t first,
                         uint64_t n, float *out) {
     const struct synth_tensor *t = &v->model->tensors[index];
-    uint32_t n_experts = (uint32_t)t->ne[1], n_common = v->model->n_common;
+    uint32_t n_experts = (uint32_t)t->ne[1], n_common = v->model->n_common, n_own = v->model->n_own;
     uint32_t rank[1 << 12];
-    synth_blocks_fill(&v->blocks[ATSI_F32], r, t->std, n * t->ne[0], (uint8_t *)out);
+    struct stream_size size = expected_size(v->model, t);
+    float noise = n_common > 0 ? t->std * (float)(size.all / size.seen) : t->std;
+    synth_blocks_fill(&v->blocks[ATSI_F32], r, noise, n * t->ne[0], (uint8_t *)out);
     if (n_common == 0) return;
     shuffle_ranks(synth_hash(v->seed, STREAM_POPULARITY, index), n_experts, rank);
-    // The layers before this one have made the stream larger, and the norm the common part smaller.
-    double growth = sqrt(1 + 4.5 * t->layer / v->model->shape.n_layers);
     double mean = lgamma((double)n_experts + 1) / n_experts;
     for (uint64_t e = first; e < first + n; e++) {
-        float popularity = (float)(growth * (mean - log(1 + rank[e])));
+        float popularity = (float)(size.all * (mean - log(1 + rank[e])));
         float *row = out + (e - first) * t->ne[0];
-        for (uint32_t i = 0; i < v->model->n_own; i++) row[i] = 0;
-        for (uint32_t i = 0; i < n_common; i++) row[i] += popularity * v->common[i];
+        for (uint32_t i = 0; i < n_own; i++) row[i] = i < n_common ? popularity * v->common[i] : 0;
     }
 }
 
