@@ -106,17 +106,20 @@ static bool take_token(void *context, int32_t id, struct atsi_error *err, enum a
                  : atsi_output_silent_token(&a->output, id, err, status);
 }
 
-// Brings the session back to what it has in common with `prompt`; returns how many tokens that is. At least the last token stays
-// to be read, since its logits are needed.
-static uint32_t rewind_session(struct chat *c, const struct atsi_token_list *prompt) {
+// Brings the session back to what it has in common with `prompt`: *n_kept tokens. At least the last one stays to be read, since its
+// logits are needed.
+static enum atsi_status rewind_session(struct chat *c, const struct atsi_token_list *prompt, uint32_t *n_kept,
+                                       struct atsi_error *err) {
     uint32_t n = 0;
     while (n + 1 < prompt->n_ids && n < c->read.n_ids && c->read.ids[n] == prompt->ids[n]) n++;
     if (!atsi_session_truncate(c->host->session, n)) {
         n = 0; // states that cannot go back begin anew
-        atsi_session_truncate(c->host->session, 0);
+        if (!atsi_session_truncate(c->host->session, 0))
+            return atsi_fail(err, ATSI_FAILED, "the session cannot be cleared");
     }
+    *n_kept = n;
     c->read.n_ids = n;
-    return n;
+    return ATSI_OK;
 }
 
 static enum atsi_status generate(struct answer *a, const struct atsi_token_list *prompt,
@@ -124,7 +127,8 @@ static enum atsi_status generate(struct answer *a, const struct atsi_token_list 
     struct chat *c = a->chat;
     const struct atsi_chat_host *h = c->host;
     struct atsi_generate_params params = {h->options->n_predict, h->options->ignore_eos, take_token, a};
-    uint32_t n_kept = rewind_session(c, prompt);
+    uint32_t n_kept;
+    ATSI_TRY(rewind_session(c, prompt, &n_kept, err));
     for (size_t i = n_kept; i < prompt->n_ids; i++) ATSI_TRY(atsi_token_list_push(&c->read, prompt->ids[i], err));
     ATSI_TRY(atsi_generate(h->model, h->session, h->sampler, (const int32_t *)prompt->ids + n_kept,
                            (uint32_t)prompt->n_ids - n_kept, h->on_logits, h->logits_context, &params, result, err));

@@ -103,12 +103,13 @@ static enum atsi_schedule_policy policy_of(const struct atsi_run_options *o) {
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     const struct atsi_program *p = &r->model.plan.program;
     double started_us = atsi_clock_us();
-    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet);
+    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet, &interrupted);
     r->backends = calloc(p->n_units, sizeof *r->backends);
     if (!r->backends) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
     for (uint32_t u = 0; u < p->n_units; u++) r->backends[u] = r->device ? p->units[u].backend : ATSI_CPU;
-    ATSI_TRY(atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err));
+    enum atsi_status loaded = atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err);
     atsi_load_bar_finish(&bar);
+    ATSI_TRY(loaded);
     struct atsi_executor_params params = {.plan = &r->model.plan,
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,

@@ -6,12 +6,11 @@
 
 // ---- the bar ------------------------------------------------------------------------------------------------------
 
-struct atsi_load_bar atsi_load_bar_start(bool quiet) {
-    return (struct atsi_load_bar){.enabled = !quiet && isatty(STDERR_FILENO), .started_us = atsi_clock_us()};
+struct atsi_load_bar atsi_load_bar_start(bool quiet, const volatile sig_atomic_t *stop) {
+    return (struct atsi_load_bar){.stop = stop, .enabled = !quiet && isatty(STDERR_FILENO), .started_us = atsi_clock_us()};
 }
 
-void atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_bytes) {
-    struct atsi_load_bar *bar = context;
+static void draw(struct atsi_load_bar *bar, uint64_t done_bytes, uint64_t total_bytes) {
     double now_us = atsi_clock_us();
     // Nothing is drawn for loads under half a second, and nothing more often than ten times a second.
     if (!bar->enabled || now_us - bar->started_us < 5e5 || now_us - bar->drawn_us < 1e5) return;
@@ -22,6 +21,12 @@ void atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_by
     fprintf(stderr, "\rload [%s] %.1f / %.1f GiB", cells, (double)done_bytes / 0x1p30, (double)total_bytes / 0x1p30);
     bar->shown = true;
     bar->drawn_us = now_us;
+}
+
+bool atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_bytes) {
+    struct atsi_load_bar *bar = context;
+    draw(bar, done_bytes, total_bytes);
+    return !*bar->stop;
 }
 
 void atsi_load_bar_finish(struct atsi_load_bar *bar) {

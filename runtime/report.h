@@ -2,6 +2,7 @@
 #ifndef ATSI_RUNTIME_REPORT_H
 #define ATSI_RUNTIME_REPORT_H
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "formats/version.h"
@@ -16,11 +17,12 @@ struct atsi_run_times {
 
 // ---- loading: a bar on standard error when it is a terminal and the load takes a while --------------------------------
 struct atsi_load_bar {
+    const volatile sig_atomic_t *stop; // not 0: the loading ends
     bool enabled, shown;
     double started_us, drawn_us;
 };
-struct atsi_load_bar atsi_load_bar_start(bool quiet);
-void atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_bytes);
+struct atsi_load_bar atsi_load_bar_start(bool quiet, const volatile sig_atomic_t *stop);
+bool atsi_load_bar_advance(void *context, uint64_t done_bytes, uint64_t total_bytes);
 void atsi_load_bar_finish(struct atsi_load_bar *bar);
 
 // Load, prefill and decode times, rates, threads and memory, one line each.

@@ -31,9 +31,10 @@ struct loader {
     int i_staging;
 };
 
-static void advance(struct loader *l, uint64_t bytes) {
+static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_error *err) {
     l->done_bytes += bytes;
-    if (l->progress) l->progress(l->context, l->done_bytes, l->total_bytes);
+    bool goes_on = !l->progress || l->progress(l->context, l->done_bytes, l->total_bytes);
+    return goes_on ? ATSI_OK : atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
 }
 
 static void find_users(struct loader *l) {
@@ -100,7 +101,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const str
     l->w->host_bytes += bytes;
     if (!stays) {
         ATSI_TRY(alloc_host_tensor(l, i, bytes, err));
-        advance(l, bytes);
+        ATSI_TRY(advance(l, bytes, err));
         return atsi_plan_file_read_by(l->model->file, blob, 0, l->w->unpacked[i], err);
     }
     l->w->host[i] = data;
@@ -109,7 +110,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const str
         uint64_t piece = bytes - done < FAULT_PIECE_BYTES ? bytes - done : FAULT_PIECE_BYTES;
         fault_in(data + done, piece);
         done += piece;
-        advance(l, piece);
+        ATSI_TRY(advance(l, piece, err));
     }
     return ATSI_OK;
 }
@@ -140,7 +141,7 @@ static void close_staging(struct loader *l) {
 static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data, uint64_t bytes, struct atsi_error *err) {
     const struct atsi_device_ops *ops = l->device->ops;
     if (mapped_address(l, data)) { // pinned already: no staging
-        advance(l, bytes);
+        ATSI_TRY(advance(l, bytes, err));
         return ops->copy_to_device(l->stream, dst, data, bytes, err);
     }
     for (uint64_t done = 0; done < bytes;) {
@@ -151,7 +152,7 @@ static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data,
         ATSI_TRY(ops->copy_to_device(l->stream, dst + done, l->staging[s].host, piece, err));
         ATSI_TRY(ops->event_record(l->staging[s].free, l->stream, err));
         done += piece;
-        advance(l, piece);
+        ATSI_TRY(advance(l, piece, err));
     }
     return ATSI_OK;
 }

@@ -18,12 +18,12 @@ struct atsi_weights {
     uint32_t n_tensors;
 };
 
-// Told of bytes brought into memory, from one thread.
-typedef void atsi_load_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
+// Told of bytes brought into memory, from one thread. False ends the loading.
+typedef bool atsi_load_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 // Loads the tensors for `backends` [n_units]: those of CPU units are mapped and faulted in (or unpacked when they are stored
 // compressed), those of GPU units are copied to `device`. device NULL: everything on the CPU. Zeroes *w first; free with
-// atsi_weights_free whether it succeeds or not.
+// atsi_weights_free whether it succeeds or not. ATSI_INTERRUPTED when `progress` (may be NULL) wants no more.
 enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model, const enum atsi_backend *backends,
                                    struct atsi_device *device, atsi_load_progress *progress, void *context, struct atsi_error *err);
 void atsi_weights_free(struct atsi_weights *w);
