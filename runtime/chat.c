@@ -127,7 +127,7 @@ static enum atsi_status generate(struct answer *a, const struct atsi_token_list 
     struct chat *c = a->chat;
     const struct atsi_chat_host *h = c->host;
     struct atsi_generate_params params = {h->options->n_predict, h->options->ignore_eos, take_token, a};
-    uint32_t n_kept;
+    uint32_t n_kept = 0;
     ATSI_TRY(rewind_session(c, prompt, &n_kept, err));
     for (size_t i = n_kept; i < prompt->n_ids; i++) ATSI_TRY(atsi_token_list_push(&c->read, prompt->ids[i], err));
     ATSI_TRY(atsi_generate(h->model, h->session, h->sampler, (const int32_t *)prompt->ids + n_kept,
