@@ -210,7 +210,7 @@ static enum atsi_status chat(struct run *r, struct atsi_error *err) {
 
 // A plan that cannot be unpacked beside itself still runs.
 static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
-    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet);
+    struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet, &interrupted);
     struct atsi_unpack_params params = {.path = r->o->plan_path,
                                         .n_threads = (uint32_t)(r->o->n_threads ? r->o->n_threads : atsi_pool_default_threads()),
                                         .progress = atsi_load_bar_advance,
@@ -226,9 +226,9 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
-    if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     const struct atsi_chat_format *format;
     if (r->o->chat) ATSI_TRY(atsi_chat_choose_format(&r->model, r->o, &format, err)); // before anything is loaded
+    if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
     ATSI_TRY(open_logits(r, err));
     if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
