@@ -43,6 +43,8 @@ struct run {
     struct atsi_sampler *sampler;
     struct atsi_output output;
     FILE *logits;
+    int32_t *ids; // [n_ids] the prompt of a completion
+    uint32_t n_ids;
     struct atsi_trace *trace;
     struct atsi_run_times times;
 };
@@ -54,6 +56,7 @@ static void close_run(struct run *r) {
     atsi_session_free(r->session);
     atsi_weights_free(&r->weights);
     if (r->device) r->device->ops->close(r->device);
+    free(r->ids);
     free(r->backends);
     atsi_trace_close(r->trace, NULL);
     atsi_model_close(&r->model);
@@ -162,36 +165,38 @@ static enum atsi_status close_logits(struct run *r, struct atsi_error *err) {
     return failed ? atsi_fail(err, ATSI_FAILED, "%s: cannot be written: %s", r->o->logits_path, strerror(errno)) : ATSI_OK;
 }
 
+// No round runs any more.
+static enum atsi_status close_trace(struct run *r, struct atsi_error *err) {
+    struct atsi_trace *trace = r->trace;
+    r->trace = NULL;
+    return atsi_trace_close(trace, err);
+}
+
 // ---- generating ---------------------------------------------------------------------------------------------------
 
-static enum atsi_status prompt_ids(struct run *r, int32_t **ids, uint32_t *n, struct atsi_error *err) {
+static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
     struct atsi_bytes text = {0};
     struct atsi_token_list list = {0};
     enum atsi_status status = atsi_read_prompt(r->o, &text, err);
     if (status == ATSI_OK && r->o->tokens_path) {
-        status = atsi_parse_ids(text.data, text.size, r->o->tokens_path, ids, n, err);
+        status = atsi_parse_ids(text.data, text.size, r->o->tokens_path, &r->ids, &r->n_ids, err);
     } else if (status == ATSI_OK) {
         unsigned flags = ATSI_ENCODE_PROMPT | (r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0u);
         status = need_tokenizer(r, err);
         if (status == ATSI_OK) status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, flags, &list, err);
-        *ids = (int32_t *)list.ids; // ids are below 2^31
-        *n = (uint32_t)list.n_ids;
+        r->ids = (int32_t *)list.ids; // ids are below 2^31
+        r->n_ids = (uint32_t)list.n_ids;
     }
     atsi_bytes_free(&text);
+    if (status == ATSI_OK && r->n_ids == 0) status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
     return status;
 }
 
 static enum atsi_status complete(struct run *r, struct atsi_error *err) {
-    int32_t *ids = NULL;
-    uint32_t n = 0;
     struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
     ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
-    enum atsi_status status = prompt_ids(r, &ids, &n, err);
-    if (status == ATSI_OK && n == 0) status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
-    if (status == ATSI_OK)
-        status = atsi_generate(&r->model, r->session, r->sampler, ids, n, r->logits ? write_logits : NULL, r, &params,
-                               &r->times.result, err);
-    free(ids);
+    enum atsi_status status = atsi_generate(&r->model, r->session, r->sampler, r->ids, r->n_ids, r->logits ? write_logits : NULL, r,
+                                            &params, &r->times.result, err);
     enum atsi_status flushed = atsi_output_finish(&r->output, &r->times.result, status == ATSI_OK ? err : NULL);
     return status != ATSI_OK ? status : flushed;
 }
@@ -227,7 +232,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
     const struct atsi_chat_format *format;
-    if (r->o->chat) ATSI_TRY(atsi_chat_choose_format(&r->model, r->o, &format, err)); // before anything is loaded
+    ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err) : read_ids(r, err)); // before anything is loaded
     if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
     ATSI_TRY(open_logits(r, err));
@@ -236,6 +241,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     ATSI_TRY(open_sampler(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
     ATSI_TRY(close_logits(r, err));
+    ATSI_TRY(close_trace(r, err));
     if (!r->o->quiet) atsi_report_times(stderr, r->session, &r->weights, &r->times);
     return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
 }

@@ -49,5 +49,10 @@ check "a word among the ids" refuses_ids $'1 x2\n3' '"x2" is no token id'
 check "a negative id" refuses_ids $'-2\n' '"-2" is no token id'
 check "an id over 2^31" refuses_ids "99999999999999999999" "is no token id"
 check "an id that the model does not have" refuses_ids "1 4096" "ids 0 to 4095"
+before_loading() { # the line stands alone even where the load and the seed are told
+    "$B/atsi-run" "$plan" --device cpu -f "$work/nothing" 2>"$work/err"
+    [ $? -eq 2 ] && [ "$(wc -l <"$work/err")" -eq 1 ]
+}
+check "a missing prompt is told before anything is loaded" before_loading
 check "no ids" refuses_ids $' \n' "nothing to continue"
 finish

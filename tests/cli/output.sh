@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# What atsi-run writes beside its text, logits and traces, and what it says when they cannot be written.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
+B=${B:-build}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+plan=$work/demo.atsp
+profile=plans/rtx3060-i7-11800h.json
+"$B/atsi-plan" plans/demo.gguf --device "$profile" --vram 408M --quiet -o "$plan" || exit 1
+run() { "$B/atsi-run" "$plan" --quiet --temp 0 -p "Once upon a time" -n 4 "$@"; }
+
+# fails WORD ARGUMENTS...: exit code 1 and one line with WORD.
+fails() {
+    local word=$1 rc
+    shift
+    run "$@" >"$work/out" 2>"$work/err"
+    rc=$?
+    [ $rc -eq 1 ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -qF -- "$word" "$work/err" && return
+    echo "exit code $rc: $(cat "$work/err")"
+    return 1
+}
+logits() { # a row of 4096 float32 for each token of the prompt
+    local n
+    n=$(run --tokenize | wc -w) && run --logits "$work/logits" >/dev/null && [ "$(stat -c %s "$work/logits")" -eq $((n * 4096 * 4)) ]
+}
+trace() { # DEVICE LANES: spans with times, on those lanes at least
+    run --device "$1" --trace "$work/trace.json" >/dev/null &&
+        jq -e --argjson lanes "$2" '[.traceEvents[] | select(.ph == "X")] |
+            all(.dur >= 0 and .ts >= 0) and ($lanes - [.[].tid] == [])' "$work/trace.json"
+}
+
+check "--logits" logits
+check "--logits on a full disk" fails "No space left" --device cpu --logits /dev/full
+check "--logits in no folder" fails "No such file" --device cpu --logits "$work/nowhere/x"
+check "--trace on the CPU" trace cpu '[1]'
+check "--trace of a device" trace "sim:$profile" '[1, 3]'
+check "--trace on a full disk" fails "could not be written" --device cpu --trace /dev/full
+check "--trace in no folder" fails "No such file" --device cpu --trace "$work/nowhere/x"
+finish
