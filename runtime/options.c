@@ -151,6 +151,8 @@ static enum atsi_status check_combination(const struct atsi_run_options *o, stru
     if (o->mode == ATSI_RUN_HELP || o->mode == ATSI_RUN_VERSION) return ATSI_OK;
     if (!o->plan_path) return atsi_fail(err, ATSI_BAD_INPUT, "no plan file given; see atsi-run --help");
     if (n_prompts > 1) return atsi_fail(err, ATSI_BAD_INPUT, "-p, -f and --tokens-in exclude each other");
+    if (!o->chat && (o->system_prompt || o->chat_format))
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s needs --chat", o->system_prompt ? "--system" : "--chat-format");
     if (o->chat && o->tokens_path) return atsi_fail(err, ATSI_BAD_INPUT, "--chat and --tokens-in exclude each other");
     if (o->json && o->print_ids) return atsi_fail(err, ATSI_BAD_INPUT, "--json and --print-ids exclude each other");
     return check_policy(o->policy, err);

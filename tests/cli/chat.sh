@@ -144,6 +144,7 @@ if ! check "the model is planned" "$B/atsi-plan" plans/demo.gguf --vram 0 -o "$p
 check "a model without a template needs --chat-format" refused "--chat-format chatml harmony template" run --chat -p hi
 check "an unknown format is refused with the names" refused "--chat-format nope llama3 glm4" run --chat --chat-format nope -p hi
 check "--chat and --tokens-in exclude each other" refused "--tokens-in" run --chat --tokens-in x
+check "--system without --chat is refused" refused "--system --chat" run --system x -p hi
 check "the prompt can be seen" prompt_is '[INST] Be brief.
 
 hi [/INST]' --chat-format mistral --system "Be brief." -p hi
