@@ -228,6 +228,12 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
     return ATSI_OK;
 }
 
+static void report(const struct run *r) {
+    if (!r->o->json && !r->o->print_ids && !r->o->chat) atsi_report_begin_line();
+    atsi_report_times(stderr, r->session, &r->weights, &r->times);
+    if (r->o->stats) atsi_report_stats(stderr, r->session, &r->weights, &r->times);
+}
+
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
@@ -242,7 +248,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
     ATSI_TRY(close_logits(r, err));
     ATSI_TRY(close_trace(r, err));
-    if (!r->o->quiet) atsi_report_times(stderr, r->session, &r->weights, &r->times);
+    if (!r->o->quiet || r->o->stats) report(r);
     return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
 }
 

@@ -29,4 +29,12 @@ void atsi_load_bar_finish(struct atsi_load_bar *bar);
 void atsi_report_times(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times);
 
+// --stats: memory of the host; with a device how the last rounds were assigned, their predicted time against the measured one, and
+// what each use of the link took where several were tried.
+void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
+                       const struct atsi_run_times *times);
+
+// Begins a line on standard error when standard output goes to the same place, where the text has just ended without one.
+void atsi_report_begin_line(void);
+
 #endif

@@ -38,4 +38,13 @@ check "--trace on the CPU" trace cpu '[1]'
 check "--trace of a device" trace "sim:$profile" '[1, 3]'
 check "--trace on a full disk" fails "could not be written" --device cpu --trace /dev/full
 check "--trace in no folder" fails "No such file" --device cpu --trace "$work/nowhere/x"
+stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it on standard output
+    local plain
+    plain=$(run --device "$1") && [ "$(run --device "$1" --stats 2>"$work/err")" = "$plain" ] && grep -qE "$2" "$work/err"
+}
+begins_a_line() { "$B/atsi-run" "$plan" --device cpu --temp 0 -p "Once upon a time" -n 4 2>&1 | grep -q '^load '; }
+
+check "--stats on the CPU" stats cpu '^memory .*weights [0-9.]+ MiB'
+check "--stats of a device" stats "sim:$profile" '^rounds .*units promoted'
+check "figures begin a line behind the text" begins_a_line
 finish
