@@ -21,6 +21,10 @@ from oracle import BUILD, ROOT, WORK, finish, report, run
 N_TOKENS = 1000
 MIN_TOP1 = 0.98  # or as often as llama.cpp agrees with the truth, less two standard deviations of a count
 MAX_KL = 0.01
+CONTINUATIONS = [
+    ("Question: What is the capital of Germany?\nAnswer: Berlin\n\nQuestion: What is the capital of France?\nAnswer:", "Paris"),
+    ("The three primary colours are", "red, yellow and blue"),
+]
 
 
 def find_model():
@@ -81,10 +85,10 @@ def main():
     report("mean KL divergence from llama.cpp", kl["ours to theirs"] < MAX_KL, *notes)
     report("nearer to the truth than llama.cpp", kl["ours to truth"] <= kl["theirs to truth"], *notes)
 
-    question = "<start_of_turn>user\nWhat is the capital of France?<end_of_turn>\n<start_of_turn>model\n"
-    plan = WORK / f"{model.stem}.atsp"
-    answer = run("atsi-run", plan, "-p", question, "--parse-special", "-n", 40, "--temp", 0, "--device", "cpu").decode()
-    report("a greedy answer makes sense", "Paris" in answer, answer)
+    plan = WORK / f"{model.stem}.atsp"  # a base model: it continues text
+    for prompt, wanted in CONTINUATIONS:
+        text = run("atsi-run", plan, "-p", prompt, "-n", 16, "--temp", 0, "--device", "cpu").decode()
+        report(f"continues {prompt[-30:]!r}", wanted in text, text)
     finish()
 
 
