@@ -8,7 +8,8 @@
 // ---- the bar ------------------------------------------------------------------------------------------------------
 
 struct atsi_load_bar atsi_load_bar_start(bool quiet, const volatile sig_atomic_t *stop) {
-    return (struct atsi_load_bar){.stop = stop, .enabled = !quiet && isatty(STDERR_FILENO), .started_us = atsi_clock_us()};
+    return (struct atsi_load_bar){
+        .stop = stop, .enabled = !quiet && isatty(STDERR_FILENO), .started_us = atsi_clock_us()};
 }
 
 static void draw(struct atsi_load_bar *bar, uint64_t done_bytes, uint64_t total_bytes) {
@@ -53,7 +54,8 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
     fprintf(f, "load     %8.3f s   %.1f MiB on the CPU, %.1f MiB on the GPU, %d threads, %s\n", times->load_us * 1e-6,
             (double)weights->host_bytes / 0x1p20, (double)weights->resident_bytes / 0x1p20,
             atsi_executor_n_threads(session->executor), atsi_executor_isa(session->executor));
-    fprintf(f, "prefill  %8.3f s   %u tokens, %.1f tok/s\n", r->prefill_us * 1e-6, r->n_prompt, rate(r->n_prompt, r->prefill_us));
+    fprintf(f, "prefill  %8.3f s   %u tokens, %.1f tok/s\n", r->prefill_us * 1e-6, r->n_prompt,
+            rate(r->n_prompt, r->prefill_us));
     fprintf(f, "decode   %8.3f s   %u tokens, %.2f tok/s, ended by %s\n", r->decode_us * 1e-6, r->n_generated,
             rate(n_decode_rounds(r), r->decode_us), atsi_finish_name(r->finish));
 }

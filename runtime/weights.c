@@ -198,7 +198,7 @@ static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     l->w->pinned = l->device != NULL;
     for (uint32_t i = 0; i < p->n_tensors; i++)
         if (l->used[i][ATSI_CPU] && !l->w->mapped[i] && !atsi_tensor_is_small(&p->tensors[i])) l->w->pinned = false;
-    return l->stream ? l->device->ops->stream_sync(l->stream, err) : ATSI_OK;
+    return l->device && l->stream ? l->device->ops->stream_sync(l->stream, err) : ATSI_OK;
 }
 
 enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model, const enum atsi_backend *backends,
