@@ -18,6 +18,14 @@ static void on_signal(int number) {
     stop = 1;
 }
 
+// Reading a mapped file that somebody has cut short.
+static void on_bus_error(int number) {
+    static const char text[] = "atsi-plan: a file was cut short while it was being read\n";
+    (void)number;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(ATSI_FAILED);
+    _exit(ATSI_FAILED);
+}
+
 static char *join_arguments(int argc, char **argv) {
     char *text;
     size_t size;
@@ -57,10 +65,11 @@ int main(int argc, char **argv) {
     struct atsi_console console = {.out = stdout, .log = stderr, .is_terminal = isatty(STDERR_FILENO), .stop = &stop};
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGBUS, on_bus_error);
     enum atsi_status status = atsi_plan_options_parse(argc, argv, &options, &err);
     console.quiet = options.quiet;
     if (status == ATSI_OK) status = run(&options, argc, argv, &console, &err);
-    if (fflush(stdout) != 0 && status == ATSI_OK)
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == ATSI_OK)
         status = atsi_fail(&err, ATSI_FAILED, "standard output: cannot write");
     if (status != ATSI_OK) fprintf(stderr, "atsi-plan: %s\n", err.text);
     return (int)status;

@@ -26,6 +26,14 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);
 }
 
+// Reading a mapped file that somebody has cut short.
+static void on_bus_error(int number) {
+    static const char text[] = "atsi-run: the plan file was cut short while it was in use\n";
+    (void)number;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(ATSI_FAILED);
+    _exit(ATSI_FAILED);
+}
+
 static void listen_for_signals(void) {
     interrupted = 0;
     signal(SIGINT, on_signal);
@@ -240,7 +248,9 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     const struct atsi_chat_format *format;
     ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err) : read_ids(r, err)); // before anything is loaded
     if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
-    ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, err));
+    struct atsi_error fallback;
+    ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, &fallback, err));
+    if (*fallback.text && !r->o->quiet) fprintf(stderr, "running on the CPU: %s\n", fallback.text);
     ATSI_TRY(open_logits(r, err));
     if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
     ATSI_TRY(open_session(r, err));
@@ -265,6 +275,7 @@ int main(int argc, char **argv) {
     struct run r = {.o = &options};
     listen_for_signals();
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
+    signal(SIGBUS, on_bus_error);
     enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);
     if (status == ATSI_OK && options.mode == ATSI_RUN_HELP) fputs(atsi_run_usage(), stdout);
     else if (status == ATSI_OK && options.mode == ATSI_RUN_VERSION) puts("atsi-run " ATSI_VERSION);

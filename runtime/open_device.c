@@ -1,6 +1,5 @@
 #include "runtime/open_device.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "formats/device_profile.h"
@@ -45,15 +44,15 @@ static bool plan_uses_gpu(const struct atsi_plan *plan) {
 }
 
 enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct atsi_plan *plan, struct atsi_device **device,
-                                  struct atsi_error *err) {
+                                  struct atsi_error *fallback, struct atsi_error *err) {
     *device = NULL;
+    *fallback = (struct atsi_error){0};
     if (o->device && !strncmp(o->device, "sim:", 4))
         return open_sim(o->device + 4, o->isa && !strcmp(o->isa, "reference"), plan, device, err);
     if (o->device && strcmp(o->device, "cpu") != 0 && strcmp(o->device, "cuda") != 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "--device: \"%s\" is not cpu, cuda or sim:FILE.json", o->device);
     if (o->device && !strcmp(o->device, "cuda")) return open_cuda(device, err);
     if (o->device || !plan_uses_gpu(plan)) return ATSI_OK;
-    struct atsi_error why;
-    if (open_cuda(device, &why) != ATSI_OK && !o->quiet) fprintf(stderr, "running on the CPU: %s\n", why.text);
+    open_cuda(device, fallback);
     return ATSI_OK;
 }

@@ -13,7 +13,7 @@ const char *atsi_run_usage(void) {
            "generation  -n N, --temp T (0: greedy), --top-k K, --top-p P, --min-p P, --repeat-penalty R, --seed S,\n"
            "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
            "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE\n"
-           "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME\n"
+           "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME, --policy fifo|paper|none\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -72,7 +72,6 @@ static const struct option options[] = {
     {"--stats", FLAG, AT(stats), 0, 0},
     {"--json", FLAG, AT(json), 0, 0},
     {"--quiet", FLAG, AT(quiet), 0, 0},
-    {"--strict", FLAG, AT(strict), 0, 0},
     {"--ctx", U32, AT(n_ctx), 1, 1 << 30},
     {"--chunk", U32, AT(chunk), 1, 1 << 16},
     {"--threads", INT, AT(n_threads), 1, 1 << 20},

@@ -44,6 +44,18 @@ stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it
 }
 begins_a_line() { "$B/atsi-run" "$plan" --device cpu --temp 0 -p "Once upon a time" -n 4 2>&1 | grep -q '^load '; }
 
+cut_short() { # the plan is emptied while it generates
+    local rc i
+    cp "$plan" "$work/cut.atsp"
+    "$B/atsi-run" "$work/cut.atsp" --device cpu --isa reference --quiet --temp 0 --ignore-eos -p a -n 500 >"$work/out" 2>"$work/err" &
+    for i in $(seq 500); do [ -s "$work/out" ] && break; sleep 0.01; done
+    : >"$work/cut.atsp"
+    wait $!
+    rc=$?
+    [ $rc -eq 1 ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q 'cut short' "$work/err"
+}
+
+check "a plan that is cut short in mid-run" cut_short
 check "--stats on the CPU" stats cpu '^memory .*weights [0-9.]+ MiB'
 check "--stats of a device" stats "sim:$profile" '^rounds .*units promoted'
 check "figures begin a line behind the text" begins_a_line
