@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+// clang-format off
 enum atsi_dtype {
     ATSI_F32 = 0, ATSI_F16 = 1, ATSI_Q4_0 = 2, ATSI_Q4_1 = 3, ATSI_Q5_0 = 6, ATSI_Q5_1 = 7, ATSI_Q8_0 = 8, ATSI_Q8_1 = 9,
     ATSI_Q2_K = 10, ATSI_Q3_K = 11, ATSI_Q4_K = 12, ATSI_Q5_K = 13, ATSI_Q6_K = 14, ATSI_Q8_K = 15,
@@ -13,11 +14,12 @@ enum atsi_dtype {
     ATSI_Q2_0 = 42,
     ATSI_DTYPE_LIMIT = 64 // ids at and above are unknown
 };
+// clang-format on
 
 struct atsi_dtype_info {
-    const char *name;      // "Q4_K"; NULL for an id that is not in use
-    uint16_t block_elems;  // elements along a row that share a block (1 for plain types)
-    uint16_t block_bytes;  // bytes of one block
+    const char *name;     // "Q4_K"; NULL for an id that is not in use
+    uint16_t block_elems; // elements along a row that share a block (1 for plain types)
+    uint16_t block_bytes; // bytes of one block
 };
 
 // NULL when `id` is unknown (any value is allowed, hostile files too).

@@ -5,31 +5,36 @@
 
 #include "formats/program.h"
 
-enum { ATSI_PLAN_MANIFEST_VERSION = 1, ATSI_TEXT_CAP = 256 };
+enum {
+    ATSI_PLAN_MANIFEST_VERSION = 1,
+    ATSI_TEXT_CAP = 256
+};
 
 // Everything that is fixed when a plan is made and that memory sizes follow from.
 struct atsi_plan_limits {
-    uint32_t n_ctx;        // most positions
-    uint32_t chunk;        // most tokens of a round
-    uint32_t n_outputs;    // most output rows of a round; more are computed in groups
+    uint32_t n_ctx;          // most positions
+    uint32_t chunk;          // most tokens of a round
+    uint32_t n_outputs;      // most output rows of a round; more are computed in groups
     enum atsi_dtype kv_type; // F32, F16 or Q8_0
-    uint32_t n_threads;    // 0: as many as there are physical cores
-    uint64_t vram_bytes;   // --vram; 0 for a CPU-only plan
-    uint64_t temp_bytes;   // temporary region on the GPU
-    uint64_t compute_bytes; // compute region of one side (atsi_program_place_buffers)
+    uint32_t n_threads;      // 0: as many as there are physical cores
+    uint64_t vram_bytes;     // --vram; 0 for a CPU-only plan
+    uint64_t temp_bytes;     // temporary region on the GPU
+    uint64_t compute_bytes;  // compute region of one side (atsi_program_place_buffers)
 };
 
 struct atsi_plan_model {
-    char name[ATSI_TEXT_CAP];  // general.name, escaped
+    char name[ATSI_TEXT_CAP]; // general.name, escaped
     char arch[ATSI_NAME_CAP];
     uint64_t n_params;
-    uint64_t gguf_bytes;       // identity of the source: size and a hash of header and sampled blocks
+    uint64_t gguf_bytes; // identity of the source: size and a hash of header and sampled blocks
     uint64_t gguf_hash;
     uint32_t n_ctx_train;
 };
 
 // Times the planner measured or took from a device profile, one per unit and phase, in microseconds.
-struct atsi_unit_times { float cpu_us, gpu_us, switch_us, transfer_us; };
+struct atsi_unit_times {
+    float cpu_us, gpu_us, switch_us, transfer_us;
+};
 
 struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
     char milp_status[16];
@@ -37,19 +42,19 @@ struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
 };
 
 struct atsi_plan {
-    bool vocab_only;                       // a tokenizer and nothing else: limits and program are zero
+    bool vocab_only; // a tokenizer and nothing else: limits and program are zero
     struct atsi_plan_model model;
     struct atsi_plan_limits limits;
     struct atsi_program program;
     struct atsi_unit_times *decode_times;  // [n_units], NULL without a profile
     struct atsi_unit_times *prefill_times; // [n_units] for a whole chunk, NULL without a profile
     struct atsi_plan_certificate certificate;
-    char device[ATSI_TEXT_CAP];            // name of the profile it was planned for, "" for CPU only
-    double predicted_decode_us;            // a token; 0 unknown
-    double predicted_prefill_us;           // a chunk; 0 unknown
-    char chat_format[ATSI_NAME_CAP];       // "" when the model has none that is known
-    char *chat_template;                   // the GGUF's template text (NUL-terminated), NULL when it has none
-    char *notes;                           // provenance, one line a fact: planner version, time, command line; may be NULL
+    char device[ATSI_TEXT_CAP];      // name of the profile it was planned for, "" for CPU only
+    double predicted_decode_us;      // a token; 0 unknown
+    double predicted_prefill_us;     // a chunk; 0 unknown
+    char chat_format[ATSI_NAME_CAP]; // "" when the model has none that is known
+    char *chat_template;             // the GGUF's template text (NUL-terminated), NULL when it has none
+    char *notes;                     // provenance, one line a fact: planner version, time, command line; may be NULL
 };
 
 // The manifest text. *json is NUL-terminated and freed with free().

@@ -17,7 +17,9 @@ static cJSON *field_to_json(const struct atsi_field *f, const void *at) {
     case ATSI_FIELD_U32: return cJSON_CreateNumber(*(const uint32_t *)at);
     case ATSI_FIELD_I32: return cJSON_CreateNumber(*(const int32_t *)at);
     case ATSI_FIELD_U64: return cJSON_CreateNumber((double)*(const uint64_t *)at);
-    case ATSI_FIELD_HEX64: snprintf(hex, sizeof hex, "%016llx", (unsigned long long)*(const uint64_t *)at); return cJSON_CreateString(hex);
+    case ATSI_FIELD_HEX64:
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)*(const uint64_t *)at);
+        return cJSON_CreateString(hex);
     case ATSI_FIELD_FLOAT: return cJSON_CreateNumber(*(const float *)at);
     case ATSI_FIELD_DOUBLE: return cJSON_CreateNumber(*(const double *)at);
     case ATSI_FIELD_BOOL: return cJSON_CreateBool(*(const bool *)at);
@@ -48,7 +50,8 @@ static bool read_whole(const cJSON *item, double low, double high, double *out) 
 }
 
 static bool read_hex64(const cJSON *item, uint64_t *out) {
-    if (!cJSON_IsString(item) || strlen(item->valuestring) != 16 || strspn(item->valuestring, "0123456789abcdef") != 16) return false;
+    if (!cJSON_IsString(item) || strlen(item->valuestring) != 16 || strspn(item->valuestring, "0123456789abcdef") != 16)
+        return false;
     *out = strtoull(item->valuestring, NULL, 16);
     return true;
 }
@@ -74,7 +77,8 @@ static bool field_from_json(const cJSON *item, const struct atsi_field *f, void 
     int id;
     switch (f->type) {
     case ATSI_FIELD_U32: return read_whole(item, 0, UINT32_MAX, &number) && (*(uint32_t *)at = (uint32_t)number, true);
-    case ATSI_FIELD_I32: return read_whole(item, INT32_MIN, INT32_MAX, &number) && (*(int32_t *)at = (int32_t)number, true);
+    case ATSI_FIELD_I32:
+        return read_whole(item, INT32_MIN, INT32_MAX, &number) && (*(int32_t *)at = (int32_t)number, true);
     case ATSI_FIELD_U64: return read_whole(item, 0, 0x1p53, &number) && (*(uint64_t *)at = (uint64_t)number, true);
     case ATSI_FIELD_HEX64: return read_hex64(item, at);
     case ATSI_FIELD_FLOAT:
@@ -100,7 +104,8 @@ enum atsi_status atsi_fields_read(const cJSON *object, const struct atsi_field *
                                   const char *where, struct atsi_error *err) {
     for (size_t i = 0; i < n_fields; i++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, fields[i].name);
-        if (!item) return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: field \"%s\" is missing", where, fields[i].name);
+        if (!item)
+            return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: field \"%s\" is missing", where, fields[i].name);
         if (!field_from_json(item, &fields[i], (char *)record + fields[i].offset))
             return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: field \"%s\" has a bad value", where, fields[i].name);
     }

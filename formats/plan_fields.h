@@ -8,10 +8,13 @@
 #include "formats/base/error.h"
 
 enum atsi_field_type {
-    ATSI_FIELD_U32, ATSI_FIELD_I32,
-    ATSI_FIELD_U64,  // a JSON number below 2^53
+    ATSI_FIELD_U32,
+    ATSI_FIELD_I32,
+    ATSI_FIELD_U64,   // a JSON number below 2^53
     ATSI_FIELD_HEX64, // a string of 16 hexadecimal digits
-    ATSI_FIELD_FLOAT, ATSI_FIELD_DOUBLE, ATSI_FIELD_BOOL,
+    ATSI_FIELD_FLOAT,
+    ATSI_FIELD_DOUBLE,
+    ATSI_FIELD_BOOL,
     ATSI_FIELD_TEXT, // a char array of `cap` bytes
     ATSI_FIELD_WORD, // an enum (int) written as one of `words` (n = cap)
     ATSI_FIELD_DTYPE // enum atsi_dtype written by its name
@@ -25,11 +28,12 @@ struct atsi_field {
     const char *const *words;
 };
 
-#define ATSI_FIELD(type_, struct_, member_) {#member_, ATSI_FIELD_##type_, offsetof(struct struct_, member_), 0, NULL}
+#define ATSI_FIELD(type_, struct_, member_) \
+    { #member_, ATSI_FIELD_##type_, offsetof(struct struct_, member_), 0, NULL }
 #define ATSI_FIELD_TEXT_OF(struct_, member_) \
-    {#member_, ATSI_FIELD_TEXT, offsetof(struct struct_, member_), sizeof(((struct struct_ *)0)->member_), NULL}
+    { #member_, ATSI_FIELD_TEXT, offsetof(struct struct_, member_), sizeof(((struct struct_ *)0)->member_), NULL }
 #define ATSI_FIELD_WORD_OF(struct_, member_, words_) \
-    {#member_, ATSI_FIELD_WORD, offsetof(struct struct_, member_), sizeof(words_) / sizeof *(words_), words_}
+    { #member_, ATSI_FIELD_WORD, offsetof(struct struct_, member_), sizeof(words_) / sizeof *(words_), words_ }
 
 // Adds the fields of `record` to `object`. Returns false when memory runs out.
 int atsi_fields_write(cJSON *object, const struct atsi_field *fields, size_t n_fields, const void *record);

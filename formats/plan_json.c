@@ -15,7 +15,8 @@ static bool attach(cJSON *parent, const char *name, cJSON *child) {
     return false;
 }
 
-static bool write_record(cJSON *parent, const char *name, const struct atsi_field *fields, size_t n, const void *record) {
+static bool write_record(cJSON *parent, const char *name, const struct atsi_field *fields, size_t n,
+                         const void *record) {
     cJSON *object = cJSON_CreateObject();
     if (!object) return false;
     if (!atsi_fields_write(object, fields, n, record)) {
@@ -25,8 +26,8 @@ static bool write_record(cJSON *parent, const char *name, const struct atsi_fiel
     return attach(parent, name, object);
 }
 
-static bool write_records(cJSON *parent, const char *name, const struct atsi_field *fields, size_t n_fields, const void *records,
-                          size_t record_size, uint32_t n_records) {
+static bool write_records(cJSON *parent, const char *name, const struct atsi_field *fields, size_t n_fields,
+                          const void *records, size_t record_size, uint32_t n_records) {
     cJSON *array = cJSON_AddArrayToObject(parent, name);
     for (uint32_t i = 0; array && i < n_records; i++)
         if (!write_record(array, NULL, fields, n_fields, (const char *)records + i * record_size)) return false;
@@ -44,7 +45,9 @@ static bool write_tensors(cJSON *parent, const struct atsi_program *p) {
         double ne[4] = {(double)t->ne[0], (double)t->ne[1], (double)t->ne[2], (double)t->ne[3]};
         cJSON *object = cJSON_CreateObject();
         if (!object || !attach(array, NULL, object)) return false;
-        if (!atsi_fields_write(object, tensor_fields, COUNT_OF(tensor_fields), t) || !write_numbers(object, "ne", ne, 4)) return false;
+        if (!atsi_fields_write(object, tensor_fields, COUNT_OF(tensor_fields), t) ||
+            !write_numbers(object, "ne", ne, 4))
+            return false;
     }
     return array != NULL;
 }
@@ -64,9 +67,11 @@ static bool write_op(cJSON *array, const struct atsi_op *op) {
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) tensors[i] = op->tensor[i];
     cJSON *object = cJSON_CreateObject();
     if (!object || !attach(array, NULL, object)) return false;
-    return cJSON_AddStringToObject(object, "kind", atsi_op_name(op->kind)) && cJSON_AddBoolToObject(object, "add", op->add) &&
-           write_views(object, "in", op->in, ATSI_OP_MAX_IN) && write_views(object, "out", op->out, ATSI_OP_MAX_OUT) &&
-           write_numbers(object, "tensor", tensors, ATSI_OP_MAX_TENSORS) && cJSON_AddNumberToObject(object, "state", op->state) &&
+    return cJSON_AddStringToObject(object, "kind", atsi_op_name(op->kind)) &&
+           cJSON_AddBoolToObject(object, "add", op->add) && write_views(object, "in", op->in, ATSI_OP_MAX_IN) &&
+           write_views(object, "out", op->out, ATSI_OP_MAX_OUT) &&
+           write_numbers(object, "tensor", tensors, ATSI_OP_MAX_TENSORS) &&
+           cJSON_AddNumberToObject(object, "state", op->state) &&
            atsi_fields_write(object, op_params[op->kind].fields, op_params[op->kind].n_fields, op);
 }
 
@@ -77,10 +82,13 @@ static bool write_program(cJSON *root, const struct atsi_program *p) {
     for (uint32_t i = 0; ops && i < p->n_ops; i++)
         if (!write_op(ops, &p->ops[i])) return false;
     return ops &&
-           write_records(object, "buffers", buffer_fields, COUNT_OF(buffer_fields), p->buffers, sizeof *p->buffers, p->n_buffers) &&
-           write_records(object, "states", state_fields, COUNT_OF(state_fields), p->states, sizeof *p->states, p->n_states) &&
+           write_records(object, "buffers", buffer_fields, COUNT_OF(buffer_fields), p->buffers, sizeof *p->buffers,
+                         p->n_buffers) &&
+           write_records(object, "states", state_fields, COUNT_OF(state_fields), p->states, sizeof *p->states,
+                         p->n_states) &&
            write_records(object, "units", unit_fields, COUNT_OF(unit_fields), p->units, sizeof *p->units, p->n_units) &&
-           cJSON_AddNumberToObject(object, "logits", p->logits) && cJSON_AddNumberToObject(object, "n_vocab", p->n_vocab);
+           cJSON_AddNumberToObject(object, "logits", p->logits) &&
+           cJSON_AddNumberToObject(object, "n_vocab", p->n_vocab);
 }
 
 static bool write_times(cJSON *root, const char *name, const struct atsi_unit_times *times, uint32_t n) {
@@ -123,8 +131,8 @@ static enum atsi_status missing(const char *where, const char *name, struct atsi
     return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: field \"%s\" is missing or has a bad value", where, name);
 }
 
-static enum atsi_status read_object(const cJSON *root, const char *name, const struct atsi_field *fields, size_t n, void *record,
-                                    struct atsi_error *err) {
+static enum atsi_status read_object(const cJSON *root, const char *name, const struct atsi_field *fields, size_t n,
+                                    void *record, struct atsi_error *err) {
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, name);
     if (!cJSON_IsObject(object)) return missing("plan", name, err);
     return atsi_fields_read(object, fields, n, record, name, err);
@@ -136,7 +144,8 @@ static bool read_numbers(const cJSON *array, double *out, int n) {
     int i = 0;
     if (!cJSON_IsArray(array)) return false;
     cJSON_ArrayForEach(item, array) {
-        if (i == n || !cJSON_IsNumber(item) || !(item->valuedouble > -0x1p53 && item->valuedouble < 0x1p53)) return false;
+        if (i == n || !cJSON_IsNumber(item) || !(item->valuedouble > -0x1p53 && item->valuedouble < 0x1p53))
+            return false;
         if (item->valuedouble != (double)(int64_t)item->valuedouble) return false;
         out[i++] = item->valuedouble;
     }
@@ -144,8 +153,8 @@ static bool read_numbers(const cJSON *array, double *out, int n) {
 }
 
 // Allocates the records of an array; *array_out is the JSON to iterate.
-static enum atsi_status begin_records(const cJSON *root, const char *name, uint32_t limit, size_t record_size, void **records,
-                                      const cJSON **array_out, struct atsi_error *err) {
+static enum atsi_status begin_records(const cJSON *root, const char *name, uint32_t limit, size_t record_size,
+                                      void **records, const cJSON **array_out, struct atsi_error *err) {
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(root, name);
     if (!cJSON_IsArray(array)) return missing("plan", name, err);
     int n = cJSON_GetArraySize(array);
@@ -158,9 +167,9 @@ static enum atsi_status begin_records(const cJSON *root, const char *name, uint3
     return *records ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while reading the manifest");
 }
 
-static enum atsi_status read_records(const cJSON *root, const char *name, uint32_t limit, const struct atsi_field *fields,
-                                     size_t n_fields, size_t record_size, void **records, uint32_t *n_records,
-                                     struct atsi_error *err) {
+static enum atsi_status read_records(const cJSON *root, const char *name, uint32_t limit,
+                                     const struct atsi_field *fields, size_t n_fields, size_t record_size,
+                                     void **records, uint32_t *n_records, struct atsi_error *err) {
     const cJSON *array, *item;
     ATSI_TRY(begin_records(root, name, limit, record_size, records, &array, err));
     cJSON_ArrayForEach(item, array) {
@@ -217,13 +226,15 @@ static enum atsi_status read_op(const cJSON *object, struct atsi_op *op, struct 
     op->kind = (enum atsi_op_kind)kind;
     if (!cJSON_IsBool(add)) return missing(atsi_op_name(op->kind), "add", err);
     op->add = cJSON_IsTrue(add);
-    if (!read_views(cJSON_GetObjectItemCaseSensitive(object, "in"), op->in, ATSI_OP_MAX_IN)) return missing(atsi_op_name(op->kind), "in", err);
+    if (!read_views(cJSON_GetObjectItemCaseSensitive(object, "in"), op->in, ATSI_OP_MAX_IN))
+        return missing(atsi_op_name(op->kind), "in", err);
     if (!read_views(cJSON_GetObjectItemCaseSensitive(object, "out"), op->out, ATSI_OP_MAX_OUT))
         return missing(atsi_op_name(op->kind), "out", err);
     if (!read_numbers(cJSON_GetObjectItemCaseSensitive(object, "tensor"), tensors, ATSI_OP_MAX_TENSORS))
         return missing(atsi_op_name(op->kind), "tensor", err);
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) {
-        if (tensors[i] < ATSI_NONE || tensors[i] >= ATSI_MAX_TENSORS) return missing(atsi_op_name(op->kind), "tensor", err);
+        if (tensors[i] < ATSI_NONE || tensors[i] >= ATSI_MAX_TENSORS)
+            return missing(atsi_op_name(op->kind), "tensor", err);
         op->tensor[i] = (int32_t)tensors[i];
     }
     ATSI_TRY(atsi_fields_read(object, &state_field, 1, op, atsi_op_name(op->kind), err));
@@ -231,16 +242,17 @@ static enum atsi_status read_op(const cJSON *object, struct atsi_op *op, struct 
 }
 
 static enum atsi_status read_program(const cJSON *root, struct atsi_program *p, struct atsi_error *err) {
-    static const struct atsi_field tail[] = {ATSI_FIELD(I32, atsi_program, logits), ATSI_FIELD(U32, atsi_program, n_vocab)};
+    static const struct atsi_field tail[] = {ATSI_FIELD(I32, atsi_program, logits),
+                                             ATSI_FIELD(U32, atsi_program, n_vocab)};
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, "program"), *array, *item;
     if (!cJSON_IsObject(object)) return missing("plan", "program", err);
     ATSI_TRY(read_tensors(object, p, err));
-    ATSI_TRY(read_records(object, "buffers", ATSI_MAX_BUFFERS, buffer_fields, COUNT_OF(buffer_fields), sizeof *p->buffers,
-                          (void **)&p->buffers, &p->n_buffers, err));
+    ATSI_TRY(read_records(object, "buffers", ATSI_MAX_BUFFERS, buffer_fields, COUNT_OF(buffer_fields),
+                          sizeof *p->buffers, (void **)&p->buffers, &p->n_buffers, err));
     ATSI_TRY(read_records(object, "states", ATSI_MAX_STATES, state_fields, COUNT_OF(state_fields), sizeof *p->states,
                           (void **)&p->states, &p->n_states, err));
-    ATSI_TRY(read_records(object, "units", ATSI_MAX_UNITS, unit_fields, COUNT_OF(unit_fields), sizeof *p->units, (void **)&p->units,
-                          &p->n_units, err));
+    ATSI_TRY(read_records(object, "units", ATSI_MAX_UNITS, unit_fields, COUNT_OF(unit_fields), sizeof *p->units,
+                          (void **)&p->units, &p->n_units, err));
     ATSI_TRY(begin_records(object, "ops", ATSI_MAX_OPS, sizeof *p->ops, (void **)&p->ops, &array, err));
     cJSON_ArrayForEach(item, array) ATSI_TRY(read_op(item, &p->ops[p->n_ops++], err));
     ATSI_TRY(atsi_fields_read(object, tail, COUNT_OF(tail), p, "program", err));
@@ -251,7 +263,8 @@ static enum atsi_status read_times(const cJSON *root, const char *name, uint32_t
                                    struct atsi_error *err) {
     uint32_t n = 0;
     if (!cJSON_GetObjectItemCaseSensitive(root, name)) return ATSI_OK;
-    ATSI_TRY(read_records(root, name, ATSI_MAX_UNITS, times_fields, COUNT_OF(times_fields), sizeof **out, (void **)out, &n, err));
+    ATSI_TRY(read_records(root, name, ATSI_MAX_UNITS, times_fields, COUNT_OF(times_fields), sizeof **out, (void **)out,
+                          &n, err));
     if (n != n_units) return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: %u entries for %u units", name, n, n_units);
     return ATSI_OK;
 }
@@ -266,11 +279,13 @@ static enum atsi_status read_text(const cJSON *root, const char *name, char **ou
 
 static enum atsi_status check_limits(const struct atsi_plan *plan, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &plan->limits;
-    if (l->n_ctx == 0 || l->n_ctx > 1u << 30 || l->chunk == 0 || l->chunk > 1u << 16 || l->n_outputs == 0 || l->n_outputs > l->chunk)
-        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: limits: context %u, chunk %u or outputs %u out of range", l->n_ctx, l->chunk,
-                         l->n_outputs);
+    if (l->n_ctx == 0 || l->n_ctx > 1u << 30 || l->chunk == 0 || l->chunk > 1u << 16 || l->n_outputs == 0 ||
+        l->n_outputs > l->chunk)
+        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: limits: context %u, chunk %u or outputs %u out of range",
+                         l->n_ctx, l->chunk, l->n_outputs);
     if (l->kv_type != ATSI_F32 && l->kv_type != ATSI_F16 && l->kv_type != ATSI_Q8_0)
-        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: limits: KV type %s, must be F32, F16 or Q8_0", atsi_dtype_name(l->kv_type));
+        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: limits: KV type %s, must be F32, F16 or Q8_0",
+                         atsi_dtype_name(l->kv_type));
     for (uint32_t i = 0; i < plan->program.n_states; i++)
         if (!atsi_state_bytes(&plan->program.states[i], l->n_ctx, l->chunk, l->kv_type))
             return atsi_fail(err, ATSI_BAD_INPUT, "manifest: state %s: its size overflows or does not fit KV type %s",
@@ -280,7 +295,8 @@ static enum atsi_status check_limits(const struct atsi_plan *plan, struct atsi_e
 
 static enum atsi_status read_execution(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err) {
     ATSI_TRY(read_object(root, "limits", limits_fields, COUNT_OF(limits_fields), &plan->limits, err));
-    ATSI_TRY(read_object(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate, err));
+    ATSI_TRY(
+        read_object(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate, err));
     ATSI_TRY(read_program(root, &plan->program, err));
     ATSI_TRY(check_limits(plan, err));
     ATSI_TRY(read_times(root, "decode_times", plan->program.n_units, &plan->decode_times, err));
@@ -291,8 +307,8 @@ static enum atsi_status read_plan(const cJSON *root, struct atsi_plan *plan, str
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
     if (!cJSON_IsNumber(version)) return missing("plan", "version", err);
     if (version->valuedouble != ATSI_PLAN_MANIFEST_VERSION)
-        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: version %g, this program reads %d: plan the model again", version->valuedouble,
-                         ATSI_PLAN_MANIFEST_VERSION);
+        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: version %g, this program reads %d: plan the model again",
+                         version->valuedouble, ATSI_PLAN_MANIFEST_VERSION);
     ATSI_TRY(read_object(root, "model", model_fields, COUNT_OF(model_fields), &plan->model, err));
     ATSI_TRY(atsi_fields_read(root, plan_fields, COUNT_OF(plan_fields), plan, "plan", err));
     if (!plan->vocab_only) ATSI_TRY(read_execution(root, plan, err));

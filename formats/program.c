@@ -6,14 +6,25 @@
 #include "formats/base/checked.h"
 
 static const char *const op_names[ATSI_OP_KIND_LIMIT] = {
-    [ATSI_OP_EMBED] = "embed",         [ATSI_OP_RMS_NORM] = "rms_norm",     [ATSI_OP_MATMUL] = "matmul",
-    [ATSI_OP_ROPE] = "rope",           [ATSI_OP_ATTENTION] = "attention",   [ATSI_OP_GLU] = "glu",
-    [ATSI_OP_GATE] = "gate",           [ATSI_OP_ADD] = "add",               [ATSI_OP_ROUTER] = "router",
-    [ATSI_OP_EXPERTS] = "experts",     [ATSI_OP_EXPERT_SUM] = "expert_sum", [ATSI_OP_CONV] = "conv",
-    [ATSI_OP_DELTA_RULE] = "delta_rule", [ATSI_OP_SELECT] = "select",
+    [ATSI_OP_EMBED] = "embed",
+    [ATSI_OP_RMS_NORM] = "rms_norm",
+    [ATSI_OP_MATMUL] = "matmul",
+    [ATSI_OP_ROPE] = "rope",
+    [ATSI_OP_ATTENTION] = "attention",
+    [ATSI_OP_GLU] = "glu",
+    [ATSI_OP_GATE] = "gate",
+    [ATSI_OP_ADD] = "add",
+    [ATSI_OP_ROUTER] = "router",
+    [ATSI_OP_EXPERTS] = "experts",
+    [ATSI_OP_EXPERT_SUM] = "expert_sum",
+    [ATSI_OP_CONV] = "conv",
+    [ATSI_OP_DELTA_RULE] = "delta_rule",
+    [ATSI_OP_SELECT] = "select",
 };
 
-const char *atsi_op_name(enum atsi_op_kind kind) { return (unsigned)kind < ATSI_OP_KIND_LIMIT ? op_names[kind] : "unknown"; }
+const char *atsi_op_name(enum atsi_op_kind kind) {
+    return (unsigned)kind < ATSI_OP_KIND_LIMIT ? op_names[kind] : "unknown";
+}
 
 const char *atsi_layout_name(enum atsi_layout layout) {
     return layout == ATSI_LAYOUT_PLAIN ? "plain" : layout == ATSI_LAYOUT_TILE16 ? "tile16" : "unknown";
@@ -37,7 +48,8 @@ int32_t atsi_program_add_tensor(struct atsi_program *p, const struct atsi_tensor
     return append((void **)&p->tensors, &p->n_tensors, ATSI_MAX_TENSORS, tensor, sizeof *tensor);
 }
 
-int32_t atsi_program_add_buffer(struct atsi_program *p, const char *name, uint32_t width, enum atsi_rows rows, bool is_int) {
+int32_t atsi_program_add_buffer(struct atsi_program *p, const char *name, uint32_t width, enum atsi_rows rows,
+                                bool is_int) {
     struct atsi_buffer buffer = {.width = width, .rows = rows, .is_int = is_int};
     strncpy(buffer.name, name, sizeof buffer.name - 1);
     return append((void **)&p->buffers, &p->n_buffers, ATSI_MAX_BUFFERS, &buffer, sizeof buffer);
@@ -75,7 +87,8 @@ uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const
     } else if (layout != ATSI_LAYOUT_PLAIN) {
         return 0;
     }
-    if (!atsi_mul_u64(bytes, rows, &bytes) || !atsi_mul_u64(bytes, ne[2], &bytes) || !atsi_mul_u64(bytes, ne[3], &bytes))
+    if (!atsi_mul_u64(bytes, rows, &bytes) || !atsi_mul_u64(bytes, ne[2], &bytes) ||
+        !atsi_mul_u64(bytes, ne[3], &bytes))
         return 0;
     return bytes;
 }

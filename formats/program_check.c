@@ -14,9 +14,9 @@ static enum atsi_status bad_op(const struct checker *c, const char *what) {
     return atsi_fail(c->err, ATSI_BAD_INPUT, "program: op %u (%s): %s", c->i_op, atsi_op_name(c->op->kind), what);
 }
 
-#define REQUIRE(condition, what)                     \
-    do {                                             \
-        if (!(condition)) return bad_op(c, what);    \
+#define REQUIRE(condition, what)                  \
+    do {                                          \
+        if (!(condition)) return bad_op(c, what); \
     } while (0)
 
 // ---- operands -----------------------------------------------------------------------------------------------------
@@ -31,12 +31,16 @@ static bool view_fits(const struct atsi_program *p, const struct atsi_view *v) {
 static enum atsi_status check_views(const struct checker *c, int n_in, int n_out) {
     const struct atsi_op *op = c->op;
     for (int i = 0; i < ATSI_OP_MAX_IN; i++) {
-        if (i >= n_in) REQUIRE(op->in[i].buffer == ATSI_NONE, "an input too many");
-        else REQUIRE(view_fits(c->p, &op->in[i]), "an input is missing or leaves its buffer");
+        if (i >= n_in)
+            REQUIRE(op->in[i].buffer == ATSI_NONE, "an input too many");
+        else
+            REQUIRE(view_fits(c->p, &op->in[i]), "an input is missing or leaves its buffer");
     }
     for (int i = 0; i < ATSI_OP_MAX_OUT; i++) {
-        if (i >= n_out) REQUIRE(op->out[i].buffer == ATSI_NONE, "an output too many");
-        else REQUIRE(view_fits(c->p, &op->out[i]), "an output is missing or leaves its buffer");
+        if (i >= n_out)
+            REQUIRE(op->out[i].buffer == ATSI_NONE, "an output too many");
+        else
+            REQUIRE(view_fits(c->p, &op->out[i]), "an output is missing or leaves its buffer");
     }
     if (op->kind == ATSI_OP_SELECT) return ATSI_OK;
     enum atsi_rows rows = c->p->buffers[op->out[0].buffer].rows;
@@ -51,9 +55,11 @@ static bool is_int(const struct checker *c, const struct atsi_view *v) { return 
 static enum atsi_status check_int_operands(const struct checker *c) {
     const struct atsi_op *op = c->op;
     for (int i = 0; i < ATSI_OP_MAX_IN && op->in[i].buffer != ATSI_NONE; i++)
-        REQUIRE(is_int(c, &op->in[i]) == (op->kind == ATSI_OP_EXPERTS && i == 1), "an input has the wrong element type");
+        REQUIRE(is_int(c, &op->in[i]) == (op->kind == ATSI_OP_EXPERTS && i == 1),
+                "an input has the wrong element type");
     for (int i = 0; i < ATSI_OP_MAX_OUT && op->out[i].buffer != ATSI_NONE; i++)
-        REQUIRE(is_int(c, &op->out[i]) == (op->kind == ATSI_OP_ROUTER && i == 0), "an output has the wrong element type");
+        REQUIRE(is_int(c, &op->out[i]) == (op->kind == ATSI_OP_ROUTER && i == 0),
+                "an output has the wrong element type");
     return ATSI_OK;
 }
 
@@ -105,7 +111,8 @@ static enum atsi_status check_rms_norm(const struct checker *c) {
 static enum atsi_status check_matmul(const struct checker *c) {
     const struct atsi_tensor *t = tensor_at(c, 0);
     ATSI_TRY(check_views(c, 1, 1));
-    REQUIRE(t && has_shape(t, c->op->in[0].width, c->op->out[0].width, 1), "the weight does not match input and output");
+    REQUIRE(t && has_shape(t, c->op->in[0].width, c->op->out[0].width, 1),
+            "the weight does not match input and output");
     REQUIRE(is_table(tensor_at(c, 1), true, c->op->out[0].width, 1), "the bias does not match the output");
     return ATSI_OK;
 }
@@ -126,8 +133,10 @@ static enum atsi_status check_attention(const struct checker *c) {
     const struct atsi_state *s = state_of_kind(c, ATSI_STATE_KV);
     ATSI_TRY(check_views(c, 3, 1));
     REQUIRE(s && s->n_heads == a->n_kv_heads, "no key/value state with its heads");
-    REQUIRE(a->n_kv_heads > 0 && a->n_heads > 0 && a->n_heads % a->n_kv_heads == 0, "heads are no multiple of key heads");
-    REQUIRE((uint64_t)a->n_heads * s->k_dim == c->op->in[0].width && (uint64_t)a->n_kv_heads * s->k_dim == c->op->in[1].width &&
+    REQUIRE(a->n_kv_heads > 0 && a->n_heads > 0 && a->n_heads % a->n_kv_heads == 0,
+            "heads are no multiple of key heads");
+    REQUIRE((uint64_t)a->n_heads * s->k_dim == c->op->in[0].width &&
+                (uint64_t)a->n_kv_heads * s->k_dim == c->op->in[1].width &&
                 (uint64_t)a->n_kv_heads * s->v_dim == c->op->in[2].width &&
                 (uint64_t)a->n_heads * s->v_dim == c->op->out[0].width,
             "widths do not match the heads");
@@ -182,9 +191,11 @@ static enum atsi_status check_experts(const struct checker *c) {
     const struct atsi_experts_params *e = &c->op->u.experts;
     const struct atsi_tensor *t = tensor_at(c, 0);
     ATSI_TRY(check_views(c, 2, 1));
-    REQUIRE(e->n_used > 0 && e->n_used <= e->n_experts && c->op->in[1].width == e->n_used, "ids do not match the slots");
+    REQUIRE(e->n_used > 0 && e->n_used <= e->n_experts && c->op->in[1].width == e->n_used,
+            "ids do not match the slots");
     REQUIRE(c->op->out[0].width % e->n_used == 0, "the output is not one row a slot");
-    uint32_t cols = e->in_per_slot ? c->op->in[0].width / e->n_used : c->op->in[0].width, rows = c->op->out[0].width / e->n_used;
+    uint32_t cols = e->in_per_slot ? c->op->in[0].width / e->n_used : c->op->in[0].width,
+             rows = c->op->out[0].width / e->n_used;
     REQUIRE(!e->in_per_slot || c->op->in[0].width % e->n_used == 0, "the input is not one row a slot");
     REQUIRE(t && has_shape(t, cols, rows, e->n_experts), "the weight does not match input, output and experts");
     REQUIRE(is_table(tensor_at(c, 1), true, rows, e->n_experts), "the bias does not match output and experts");
@@ -214,10 +225,11 @@ static enum atsi_status check_delta_rule(const struct checker *c) {
     const struct atsi_view *in = c->op->in;
     ATSI_TRY(check_views(c, 5, 1));
     REQUIRE(s && s->n_heads == d->n_v_heads, "no delta state with its heads");
-    REQUIRE(d->n_k_heads > 0 && d->n_v_heads > 0 && d->n_v_heads % d->n_k_heads == 0, "value heads are no multiple of key heads");
+    REQUIRE(d->n_k_heads > 0 && d->n_v_heads > 0 && d->n_v_heads % d->n_k_heads == 0,
+            "value heads are no multiple of key heads");
     uint64_t k_width = (uint64_t)d->n_k_heads * s->k_dim, v_width = (uint64_t)d->n_v_heads * s->v_dim;
-    REQUIRE(in[0].width == k_width && in[1].width == k_width && in[2].width == v_width && c->op->out[0].width == v_width &&
-                in[3].width == d->n_v_heads && in[4].width == d->n_v_heads,
+    REQUIRE(in[0].width == k_width && in[1].width == k_width && in[2].width == v_width &&
+                c->op->out[0].width == v_width && in[3].width == d->n_v_heads && in[4].width == d->n_v_heads,
             "widths do not match the heads");
     REQUIRE(is_table(tensor_at(c, 0), false, d->n_v_heads, 1) && is_table(tensor_at(c, 1), false, d->n_v_heads, 1),
             "decay or time-step bias is no float32 vector of the value heads");
@@ -235,11 +247,20 @@ static enum atsi_status check_select(const struct checker *c) {
 }
 
 static enum atsi_status (*const op_checks[ATSI_OP_KIND_LIMIT])(const struct checker *) = {
-    [ATSI_OP_EMBED] = check_embed,     [ATSI_OP_RMS_NORM] = check_rms_norm,     [ATSI_OP_MATMUL] = check_matmul,
-    [ATSI_OP_ROPE] = check_rope,       [ATSI_OP_ATTENTION] = check_attention,   [ATSI_OP_GLU] = check_glu,
-    [ATSI_OP_GATE] = check_gate,       [ATSI_OP_ADD] = check_add,               [ATSI_OP_ROUTER] = check_router,
-    [ATSI_OP_EXPERTS] = check_experts, [ATSI_OP_EXPERT_SUM] = check_expert_sum, [ATSI_OP_CONV] = check_conv,
-    [ATSI_OP_DELTA_RULE] = check_delta_rule, [ATSI_OP_SELECT] = check_select,
+    [ATSI_OP_EMBED] = check_embed,
+    [ATSI_OP_RMS_NORM] = check_rms_norm,
+    [ATSI_OP_MATMUL] = check_matmul,
+    [ATSI_OP_ROPE] = check_rope,
+    [ATSI_OP_ATTENTION] = check_attention,
+    [ATSI_OP_GLU] = check_glu,
+    [ATSI_OP_GATE] = check_gate,
+    [ATSI_OP_ADD] = check_add,
+    [ATSI_OP_ROUTER] = check_router,
+    [ATSI_OP_EXPERTS] = check_experts,
+    [ATSI_OP_EXPERT_SUM] = check_expert_sum,
+    [ATSI_OP_CONV] = check_conv,
+    [ATSI_OP_DELTA_RULE] = check_delta_rule,
+    [ATSI_OP_SELECT] = check_select,
 };
 
 // ---- the parts of a program ---------------------------------------------------------------------------------------
@@ -249,8 +270,9 @@ static enum atsi_status check_tensors(const struct atsi_program *p, struct atsi_
         const struct atsi_tensor *t = &p->tensors[i];
         uint64_t bytes = atsi_layout_bytes(t->dtype, t->layout, t->ne);
         if (!bytes || bytes != t->size_bytes)
-            return atsi_fail(err, ATSI_BAD_INPUT, "program: tensor %s: type %s, layout %s and shape give %llu bytes, found %llu",
-                             t->name, atsi_dtype_name(t->dtype), atsi_layout_name(t->layout), (unsigned long long)bytes,
+            return atsi_fail(err, ATSI_BAD_INPUT,
+                             "program: tensor %s: type %s, layout %s and shape give %llu bytes, found %llu", t->name,
+                             atsi_dtype_name(t->dtype), atsi_layout_name(t->layout), (unsigned long long)bytes,
                              (unsigned long long)t->size_bytes);
     }
     return ATSI_OK;
@@ -264,15 +286,16 @@ static enum atsi_status check_buffers(const struct atsi_program *p, struct atsi_
     }
     if (p->logits < 0 || (uint32_t)p->logits >= p->n_buffers || p->buffers[p->logits].rows != ATSI_ROWS_OUTPUTS ||
         p->buffers[p->logits].is_int || p->buffers[p->logits].width != p->n_vocab)
-        return atsi_fail(err, ATSI_BAD_INPUT, "program: no logits buffer of %u columns in the outputs domain", p->n_vocab);
+        return atsi_fail(err, ATSI_BAD_INPUT, "program: no logits buffer of %u columns in the outputs domain",
+                         p->n_vocab);
     return ATSI_OK;
 }
 
 static enum atsi_status check_states(const struct atsi_program *p, struct atsi_error *err) {
     for (uint32_t i = 0; i < p->n_states; i++) {
         const struct atsi_state *s = &p->states[i];
-        if ((unsigned)s->kind > ATSI_STATE_DELTA || !s->n_heads || !s->k_dim || !s->v_dim || s->n_heads > ATSI_MAX_WIDTH ||
-            s->k_dim > ATSI_MAX_WIDTH || s->v_dim > ATSI_MAX_WIDTH)
+        if ((unsigned)s->kind > ATSI_STATE_DELTA || !s->n_heads || !s->k_dim || !s->v_dim ||
+            s->n_heads > ATSI_MAX_WIDTH || s->k_dim > ATSI_MAX_WIDTH || s->v_dim > ATSI_MAX_WIDTH)
             return atsi_fail(err, ATSI_BAD_INPUT, "program: state %s: bad kind or shape", s->name);
         uint32_t n_users = 0;
         for (uint32_t k = 0; k < p->n_ops; k++) n_users += p->ops[k].state == (int32_t)i;
@@ -297,7 +320,8 @@ static enum atsi_status check_ops(const struct atsi_program *p, struct atsi_erro
         // Output rows are computed in groups by repeating what follows the first SELECT, so no token row may follow it.
         bool outputs = p->buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
         if (seen_select && !outputs) return bad_op(&c, "runs on token rows after the outputs were selected");
-        if (!seen_select && outputs && op->kind != ATSI_OP_SELECT) return bad_op(&c, "runs on output rows before any were selected");
+        if (!seen_select && outputs && op->kind != ATSI_OP_SELECT)
+            return bad_op(&c, "runs on output rows before any were selected");
         seen_select |= op->kind == ATSI_OP_SELECT;
     }
     return seen_select ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "program: no select op, so no logits");
@@ -321,17 +345,16 @@ static enum atsi_status check_units(const struct atsi_program *p, struct atsi_er
     uint32_t next_op = 0;
     for (uint32_t i = 0; i < p->n_units; i++) {
         const struct atsi_unit *u = &p->units[i];
-        if (u->first_op != next_op || u->n_ops == 0 || u->n_ops > ATSI_MAX_UNIT_OPS ||
-            u->n_ops > p->n_ops - next_op)
-            return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: ops %u + %u do not follow op %u", u->name, u->first_op,
-                             u->n_ops, next_op);
+        if (u->first_op != next_op || u->n_ops == 0 || u->n_ops > ATSI_MAX_UNIT_OPS || u->n_ops > p->n_ops - next_op)
+            return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: ops %u + %u do not follow op %u", u->name,
+                             u->first_op, u->n_ops, next_op);
         if ((unsigned)u->kind > ATSI_UNIT_HEAD || (unsigned)u->backend > ATSI_GPU || u->router_unit < ATSI_NONE ||
             u->router_unit >= (int32_t)i)
             return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: bad kind, backend or router unit", u->name);
         uint64_t bytes = unit_weight_bytes(p, u);
         if (bytes != u->weight_bytes)
-            return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: %llu weight bytes stated, its tensors have %llu", u->name,
-                             (unsigned long long)u->weight_bytes, (unsigned long long)bytes);
+            return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: %llu weight bytes stated, its tensors have %llu",
+                             u->name, (unsigned long long)u->weight_bytes, (unsigned long long)bytes);
         next_op += u->n_ops;
     }
     if (next_op != p->n_ops)
@@ -342,8 +365,9 @@ static enum atsi_status check_units(const struct atsi_program *p, struct atsi_er
 enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_error *err) {
     if (p->n_ops == 0 || p->n_ops > ATSI_MAX_OPS || p->n_buffers == 0 || p->n_buffers > ATSI_MAX_BUFFERS ||
         p->n_tensors > ATSI_MAX_TENSORS || p->n_states > ATSI_MAX_STATES || p->n_units > ATSI_MAX_UNITS)
-        return atsi_fail(err, ATSI_BAD_INPUT, "program: %u ops, %u buffers, %u tensors, %u states, %u units: out of range",
-                         p->n_ops, p->n_buffers, p->n_tensors, p->n_states, p->n_units);
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "program: %u ops, %u buffers, %u tensors, %u states, %u units: out of range", p->n_ops,
+                         p->n_buffers, p->n_tensors, p->n_states, p->n_units);
     ATSI_TRY(check_tensors(p, err));
     ATSI_TRY(check_buffers(p, err));
     ATSI_TRY(check_ops(p, err));

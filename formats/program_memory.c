@@ -18,7 +18,9 @@ static void touch(struct range *ranges, const struct atsi_view *v, uint32_t i_op
     r->last = i_op;
 }
 
-static bool overlap_in_time(const struct range *a, const struct range *b) { return a->first <= b->last && b->first <= a->last; }
+static bool overlap_in_time(const struct range *a, const struct range *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
 
 // Lowest offset at which `r` meets no placed range that lives at the same time.
 static uint64_t lowest_offset(const struct range *ranges, uint32_t n, const struct range *r) {
@@ -55,7 +57,8 @@ enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_t
     *region_bytes = 0;
     for (uint32_t i = 0; i < p->n_buffers && status == ATSI_OK; i++) {
         uint64_t rows = p->buffers[i].rows == ATSI_ROWS_TOKENS ? n_tokens_max : n_outputs_max;
-        if (!atsi_mul_u64(rows * 4, p->buffers[i].width, &ranges[i].bytes) || !atsi_align_u64(ranges[i].bytes, 256, &ranges[i].bytes))
+        if (!atsi_mul_u64(rows * 4, p->buffers[i].width, &ranges[i].bytes) ||
+            !atsi_align_u64(ranges[i].bytes, 256, &ranges[i].bytes))
             status = atsi_fail(err, ATSI_BAD_INPUT, "buffer %s: size overflows", p->buffers[i].name);
     }
     // Largest first: the classic order for interval packing, and stable because ties fall to the lower index.

@@ -23,7 +23,7 @@ struct atsi_device_info {
     uint64_t total_bytes, free_bytes; // now, as the driver counts them
     uint64_t used_by_process_bytes;   // context, allocations, modules; 0 when the driver does not tell
     int n_copy_engines;
-    bool can_register_host;           // a mapped plan file can become pinned memory in place
+    bool can_register_host; // a mapped plan file can become pinned memory in place
 };
 
 struct atsi_device_ops {
@@ -35,7 +35,8 @@ struct atsi_device_ops {
     void (*free)(struct atsi_device *d, void *dev);
 
     // Pinned host memory that is mapped into the device. *dev is its device address.
-    enum atsi_status (*host_alloc)(struct atsi_device *d, uint64_t bytes, void **host, void **dev, struct atsi_error *err);
+    enum atsi_status (*host_alloc)(struct atsi_device *d, uint64_t bytes, void **host, void **dev,
+                                   struct atsi_error *err);
     void (*host_free)(struct atsi_device *d, void *host);
     // Registers read-only host memory (a shared file mapping, page aligned). Failure is normal and not sticky.
     enum atsi_status (*host_register)(struct atsi_device *d, const void *host, uint64_t bytes, const void **dev,
@@ -47,13 +48,15 @@ struct atsi_device_ops {
     enum atsi_status (*stream_sync)(struct atsi_stream *s, struct atsi_error *err);
 
     // Events mark a point of a stream. `timed` events can be subtracted.
-    enum atsi_status (*event_create)(struct atsi_device *d, bool timed, struct atsi_event **out, struct atsi_error *err);
+    enum atsi_status (*event_create)(struct atsi_device *d, bool timed, struct atsi_event **out,
+                                     struct atsi_error *err);
     void (*event_destroy)(struct atsi_event *e);
     enum atsi_status (*event_record)(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err);
     enum atsi_status (*stream_wait)(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err);
     // The host waits: spins briefly, then yields and sleeps. An event that was never recorded counts as passed.
     enum atsi_status (*event_sync)(struct atsi_event *e, struct atsi_error *err);
-    enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us, struct atsi_error *err);
+    enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us,
+                                         struct atsi_error *err);
 
     // Weights: through the copy engine. `host` is pinned or registered memory for an asynchronous copy.
     enum atsi_status (*copy_to_device)(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
@@ -70,7 +73,8 @@ struct atsi_device_ops {
                                struct atsi_error *err);
     // Device scratch that `launch` needs beside the buffers, for the largest round; reserved once by `prepare`, which also
     // loads every module and makes every handle, so that nothing grows afterwards.
-    uint64_t (*scratch_bytes)(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max, uint32_t n_ctx);
+    uint64_t (*scratch_bytes)(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                              uint32_t n_ctx);
     enum atsi_status (*prepare)(struct atsi_device *d, const struct atsi_program *p, uint32_t n_tokens_max,
                                 uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
 
@@ -83,8 +87,16 @@ struct atsi_device_ops {
 };
 
 // Every device, stream and event starts with these, so that callers write d->ops->x(d, ...).
-struct atsi_device { const struct atsi_device_ops *ops; };
-struct atsi_stream { const struct atsi_device_ops *ops; struct atsi_device *device; };
-struct atsi_event { const struct atsi_device_ops *ops; struct atsi_device *device; };
+struct atsi_device {
+    const struct atsi_device_ops *ops;
+};
+struct atsi_stream {
+    const struct atsi_device_ops *ops;
+    struct atsi_device *device;
+};
+struct atsi_event {
+    const struct atsi_device_ops *ops;
+    struct atsi_device *device;
+};
 
 #endif

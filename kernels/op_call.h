@@ -43,7 +43,7 @@ struct atsi_state_ref {
     void *v;                       // KV values, else NULL
     const struct atsi_state *info; // host memory
     enum atsi_dtype kv_type;
-    uint32_t capacity;             // KV: slots
+    uint32_t capacity; // KV: slots
 };
 
 struct atsi_op_call {

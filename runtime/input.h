@@ -9,6 +9,7 @@
 enum atsi_status atsi_read_prompt(const struct atsi_run_options *o, struct atsi_bytes *out, struct atsi_error *err);
 
 // Whole numbers 0..2^31-1 separated by white space. `name` is for messages. *ids is freed with free(); *n may be 0.
-enum atsi_status atsi_parse_ids(const char *text, size_t size, const char *name, int32_t **ids, uint32_t *n, struct atsi_error *err);
+enum atsi_status atsi_parse_ids(const char *text, size_t size, const char *name, int32_t **ids, uint32_t *n,
+                                struct atsi_error *err);
 
 #endif

@@ -8,18 +8,21 @@ static enum atsi_status check_tensors(const struct atsi_model *m, struct atsi_er
     for (uint32_t i = 0; i < m->plan.program.n_tensors; i++) {
         const struct atsi_tensor *t = &m->plan.program.tensors[i];
         const struct atsi_plan_blob *blob = atsi_plan_file_find(m->file, t->name);
-        if (!blob) return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s stands in the manifest but not in the file", t->name);
-        if (blob->tensor.dtype != t->dtype || blob->tensor.layout != t->layout || blob->tensor.size_bytes != t->size_bytes ||
-            memcmp(blob->tensor.ne, t->ne, sizeof t->ne) != 0)
-            return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s: manifest and file disagree on type, layout or shape", t->name);
+        if (!blob)
+            return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s stands in the manifest but not in the file", t->name);
+        if (blob->tensor.dtype != t->dtype || blob->tensor.layout != t->layout ||
+            blob->tensor.size_bytes != t->size_bytes || memcmp(blob->tensor.ne, t->ne, sizeof t->ne) != 0)
+            return atsi_fail(err, ATSI_BAD_INPUT, "tensor %s: manifest and file disagree on type, layout or shape",
+                             t->name);
     }
     return ATSI_OK;
 }
 
 static enum atsi_status check_vocabulary(const struct atsi_model *m, struct atsi_error *err) {
-    if (m->plan.vocab_only || !m->tokenizer || atsi_tokenizer_n_tokens(m->tokenizer) <= m->plan.program.n_vocab) return ATSI_OK;
-    return atsi_fail(err, ATSI_BAD_INPUT, "the vocabulary has %u tokens, the output matrix %u rows", atsi_tokenizer_n_tokens(m->tokenizer),
-                     m->plan.program.n_vocab);
+    if (m->plan.vocab_only || !m->tokenizer || atsi_tokenizer_n_tokens(m->tokenizer) <= m->plan.program.n_vocab)
+        return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "the vocabulary has %u tokens, the output matrix %u rows",
+                     atsi_tokenizer_n_tokens(m->tokenizer), m->plan.program.n_vocab);
 }
 
 static enum atsi_status open_parts(struct atsi_model *m, struct atsi_error *err) {
@@ -44,7 +47,8 @@ void atsi_model_close(struct atsi_model *model) {
     memset(model, 0, sizeof *model);
 }
 
-enum atsi_status atsi_model_banned_ids(const struct atsi_model *model, int32_t **ids, uint32_t *n, struct atsi_error *err) {
+enum atsi_status atsi_model_banned_ids(const struct atsi_model *model, int32_t **ids, uint32_t *n,
+                                       struct atsi_error *err) {
     uint32_t n_vocab = model->plan.program.n_vocab;
     *n = 0;
     *ids = malloc((n_vocab ? n_vocab : 1) * sizeof **ids);

@@ -17,6 +17,7 @@ enum atsi_status atsi_model_open(struct atsi_model *model, const char *path, str
 void atsi_model_close(struct atsi_model *model);
 
 // Ids that must never be sampled: unused tokens, and rows of the output matrix beyond the vocabulary. *ids is freed with free().
-enum atsi_status atsi_model_banned_ids(const struct atsi_model *model, int32_t **ids, uint32_t *n, struct atsi_error *err);
+enum atsi_status atsi_model_banned_ids(const struct atsi_model *model, int32_t **ids, uint32_t *n,
+                                       struct atsi_error *err);
 
 #endif

@@ -13,16 +13,17 @@ struct candidate {
 struct atsi_sampler {
     struct atsi_sampler_params params;
     uint32_t n_vocab, n_banned;
-    bool *banned;                       // [n_vocab]
-    struct candidate *candidates;       // [n_vocab]
-    float *weights;                     // [n_vocab]
+    bool *banned;                        // [n_vocab]
+    struct candidate *candidates;        // [n_vocab]
+    float *weights;                      // [n_vocab]
     int32_t recent[ATSI_PENALTY_WINDOW]; // ring of the last tokens
-    uint32_t n_recent;                  // ever accepted
+    uint32_t n_recent;                   // ever accepted
     uint64_t random[2];
 };
 
 struct atsi_sampler_params atsi_sampler_defaults(void) {
-    return (struct atsi_sampler_params){.temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f};
+    return (struct atsi_sampler_params){
+        .temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f};
 }
 
 // ---- random numbers: xoroshiro128+ seeded by splitmix64 (Blackman and Vigna, public domain algorithms) ------------------

@@ -14,7 +14,9 @@ struct atsi_sampler_params {
     float repeat_penalty; // 1: none; over the last ATSI_PENALTY_WINDOW tokens of prompt and output
     uint64_t seed;
 };
-enum { ATSI_PENALTY_WINDOW = 64 };
+enum {
+    ATSI_PENALTY_WINDOW = 64
+};
 struct atsi_sampler_params atsi_sampler_defaults(void); // cli.md's; seed 0
 
 struct atsi_sampler;

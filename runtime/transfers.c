@@ -16,12 +16,12 @@ struct atsi_transfers {
     char *region;
     uint64_t region_bytes;
     uint32_t max_units, max_pieces, n_units, n_pieces;
-    struct unit_state *units;            // [max_units]
-    struct atsi_temp_slot *slots;        // [max_units]
-    uint64_t *unit_bytes;                // [max_units]
-    struct atsi_transfer_piece *pieces;  // [max_pieces]
-    uint64_t *piece_offsets;             // [max_pieces] in the region
-    uint64_t n_issued, n_consumed;       // since the plan was made, through all rounds
+    struct unit_state *units;           // [max_units]
+    struct atsi_temp_slot *slots;       // [max_units]
+    uint64_t *unit_bytes;               // [max_units]
+    struct atsi_transfer_piece *pieces; // [max_pieces]
+    uint64_t *piece_offsets;            // [max_pieces] in the region
+    uint64_t n_issued, n_consumed;      // since the plan was made, through all rounds
 };
 
 static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err) {
@@ -37,21 +37,25 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     return ATSI_OK;
 }
 
-enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units, uint32_t max_pieces,
-                                       struct atsi_transfers **out, struct atsi_error *err) {
+enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
+                                       uint32_t max_pieces, struct atsi_transfers **out, struct atsi_error *err) {
     struct atsi_transfers *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
-    *t = (struct atsi_transfers){.device = device, .region_bytes = temp_bytes, .max_units = max_units, .max_pieces = max_pieces};
+    *t = (struct atsi_transfers){
+        .device = device, .region_bytes = temp_bytes, .max_units = max_units, .max_pieces = max_pieces};
     t->units = calloc(max_units, sizeof *t->units);
     t->slots = calloc(max_units, sizeof *t->slots);
     t->unit_bytes = calloc(max_units, sizeof *t->unit_bytes);
     t->pieces = calloc(max_pieces, sizeof *t->pieces);
     t->piece_offsets = calloc(max_pieces, sizeof *t->piece_offsets);
     bool complete = t->units && t->slots && t->unit_bytes && t->pieces && t->piece_offsets;
-    enum atsi_status status = complete ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
-    if (status == ATSI_OK) *out = t;
-    else atsi_transfers_free(t);
+    enum atsi_status status =
+        complete ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
+    if (status == ATSI_OK)
+        *out = t;
+    else
+        atsi_transfers_free(t);
     return status;
 }
 
@@ -93,7 +97,8 @@ enum atsi_status atsi_transfers_plan(struct atsi_transfers *t, const struct atsi
     }
     ATSI_TRY(atsi_temp_ring_plan(t->unit_bytes, n_units, t->region_bytes, t->slots, err));
     for (uint32_t u = 0; u < n_units; u++)
-        for (uint32_t i = 0; i < t->units[u].n_pieces; i++) t->piece_offsets[t->units[u].first_piece + i] += t->slots[u].offset;
+        for (uint32_t i = 0; i < t->units[u].n_pieces; i++)
+            t->piece_offsets[t->units[u].first_piece + i] += t->slots[u].offset;
     t->n_units = n_units;
     return ATSI_OK;
 }
@@ -106,7 +111,8 @@ static enum atsi_status issue_one(struct atsi_transfers *t, uint32_t u, struct a
     const struct atsi_device_ops *ops = t->device->ops;
     // The event of the unit whose space this is; in the first round nobody was there before.
     if (t->n_issued >= t->slots[u].waits_for)
-        ATSI_TRY(ops->stream_wait(t->stream, t->units[(t->n_issued - t->slots[u].waits_for) % t->n_units].consumed, err));
+        ATSI_TRY(
+            ops->stream_wait(t->stream, t->units[(t->n_issued - t->slots[u].waits_for) % t->n_units].consumed, err));
     for (uint32_t i = 0; i < t->units[u].n_pieces; i++) {
         const struct atsi_transfer_piece *piece = &t->pieces[t->units[u].first_piece + i];
         ATSI_TRY(ops->copy_to_device(t->stream, atsi_transfers_address(t, u, i), piece->host, piece->bytes, err));
@@ -131,7 +137,8 @@ enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stre
     return t->device->ops->stream_wait(compute, t->units[t->n_consumed % t->n_units].arrived, err);
 }
 
-enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
+enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute,
+                                         struct atsi_error *err) {
     ATSI_TRY(t->device->ops->event_record(t->units[t->n_consumed % t->n_units].consumed, compute, err));
     t->n_consumed++;
     return atsi_transfers_issue(t, err);

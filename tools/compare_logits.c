@@ -19,7 +19,8 @@ static float *read_floats(const char *path, long skip, long *n) {
     }
     long total = ftell(f) / (long)sizeof(float), wanted = *n > 0 ? *n : total - skip;
     float *values = wanted > 0 && wanted <= total - skip ? malloc((size_t)wanted * sizeof *values) : NULL;
-    if (!values || fseek(f, skip * (long)sizeof(float), SEEK_SET) || fread(values, sizeof *values, (size_t)wanted, f) != (size_t)wanted) {
+    if (!values || fseek(f, skip * (long)sizeof(float), SEEK_SET) ||
+        fread(values, sizeof *values, (size_t)wanted, f) != (size_t)wanted) {
         fprintf(stderr, "%s: %ld floats, wanted %ld after %ld\n", path, total, wanted, skip);
         exit(1);
     }
@@ -41,7 +42,10 @@ static long argmax(const float *x, long n) {
     return best;
 }
 
-struct distance { double max_abs, square_sum, kl_sum, kl_max; long n_top1; };
+struct distance {
+    double max_abs, square_sum, kl_sum, kl_max;
+    long n_top1;
+};
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -69,9 +73,12 @@ int main(int argc, char **argv) {
     long vocab = 0, skip = 0, rows = 0;
     for (int i = 3; i + 1 < argc; i += 2) {
         long value = atol(argv[i + 1]);
-        if (!strcmp(argv[i], "--vocab")) vocab = value;
-        else if (!strcmp(argv[i], "--skip")) skip = value;
-        else if (!strcmp(argv[i], "--rows")) rows = value;
+        if (!strcmp(argv[i], "--vocab"))
+            vocab = value;
+        else if (!strcmp(argv[i], "--skip"))
+            skip = value;
+        else if (!strcmp(argv[i], "--rows"))
+            rows = value;
     }
     if (argc < 5 || vocab <= 0) {
         fprintf(stderr, "usage: compare_logits REFERENCE OURS --vocab N [--skip ROWS] [--rows ROWS]\n");
@@ -92,7 +99,8 @@ int main(int argc, char **argv) {
     }
     qsort(row_rms, (size_t)rows, sizeof *row_rms, compare_doubles);
     printf("rows=%ld max_abs=%.3e rms=%.3e rms_median=%.3e kl=%.3e kl_max=%.3e top1=%ld/%ld\n", rows, d.max_abs,
-           sqrt(d.square_sum / ((double)rows * (double)vocab)), row_rms[rows / 2], d.kl_sum / (double)rows, d.kl_max, d.n_top1, rows);
+           sqrt(d.square_sum / ((double)rows * (double)vocab)), row_rms[rows / 2], d.kl_sum / (double)rows, d.kl_max,
+           d.n_top1, rows);
     free(row_rms);
     free(reference);
     free(ours);

@@ -10,7 +10,9 @@
 #include "formats/gguf.h"
 #include "kernels/cpu/dequant.h"
 
-enum { ALIGNMENT = 32 };
+enum {
+    ALIGNMENT = 32
+};
 
 static void put(FILE *f, const void *data, size_t size) {
     if (size && fwrite(data, size, 1, f) != 1) {

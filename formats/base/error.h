@@ -25,7 +25,8 @@ enum atsi_status atsi_fail(struct atsi_error *err, enum atsi_status status, cons
     __attribute__((format(printf, 3, 4)));
 
 // Puts "prefix: " in front of the recorded message (typically a file name). Returns err's status, ATSI_FAILED when NULL.
-enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #ifdef __clang_analyzer__
 // The analyzer looks at one file at a time: this tells it that a recorded failure never returns ATSI_OK.
@@ -34,9 +35,9 @@ enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ..
 #endif
 
 // Hands a failure on: `ATSI_TRY(f(x, err));`
-#define ATSI_TRY(expression)                                    \
-    do {                                                        \
-        enum atsi_status atsi_try_status_ = (expression);       \
+#define ATSI_TRY(expression)                                      \
+    do {                                                          \
+        enum atsi_status atsi_try_status_ = (expression);         \
         if (atsi_try_status_ != ATSI_OK) return atsi_try_status_; \
     } while (0)
 

@@ -27,15 +27,15 @@ static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t
     return t;
 }
 
-void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes, const struct atsi_scales *scales,
-                      struct atsi_schedule_unit *units) {
+void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes,
+                      const struct atsi_scales *scales, struct atsi_schedule_unit *units) {
     static const struct atsi_scales as_profiled = {1, 1, 1};
     if (!scales) scales = &as_profiled;
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         struct atsi_unit_times t = round_times(plan, i, n_tokens);
         // What runs in place holds no part of the region; what cannot be promoted does not fit it.
-        uint64_t size = !atsi_unit_is_promotable(u) ? temp_bytes + 1
+        uint64_t size = !atsi_unit_is_promotable(u)            ? temp_bytes + 1
                         : atsi_unit_runs_in_place(u, n_tokens) ? 0
                                                                : atsi_transfer_bytes(&plan->program, u, n_tokens);
         units[i] = (struct atsi_schedule_unit){.size_bytes = size,

@@ -24,12 +24,14 @@ double atsi_active_experts(const struct atsi_experts_params *experts, uint32_t n
 uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_unit *u, uint32_t n_tokens);
 
 // How much slower than profiled each resource is now; 1 each when unloaded.
-struct atsi_scales { double cpu, gpu, link; };
+struct atsi_scales {
+    double cpu, gpu, link;
+};
 
 // Fills units[n_units] for a round of n_tokens with `temp_bytes` of temporary region. Times: decode_times for one token; for
 // more, prefill_times in proportion to the chunk, but never below a decode round's (launches and weights are paid whatever
 // the number of tokens). The plan has both. scales NULL: as profiled.
-void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes, const struct atsi_scales *scales,
-                      struct atsi_schedule_unit *units);
+void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes,
+                      const struct atsi_scales *scales, struct atsi_schedule_unit *units);
 
 #endif

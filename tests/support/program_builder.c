@@ -4,7 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 320, HEADS = 2, HEAD_DIM = 160, EXPERTS = 4, USED = 2, FFN = 320, VOCAB = 48 };
+enum {
+    WIDTH = 320,
+    HEADS = 2,
+    HEAD_DIM = 160,
+    EXPERTS = 4,
+    USED = 2,
+    FFN = 320,
+    VOCAB = 48
+};
 
 static int32_t tensor(struct atsi_program *p, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2) {
     struct atsi_tensor t = {.dtype = ATSI_F32, .layout = ATSI_LAYOUT_PLAIN, .ne = {ne0, ne1, ne2, 1}};
@@ -24,7 +32,8 @@ static struct atsi_op *op(struct atsi_program *p, enum atsi_op_kind kind) {
     return &p->ops[index];
 }
 
-static void matmul(struct atsi_program *p, const char *name, int32_t in, uint32_t n_in, int32_t out, uint32_t n_out, bool add) {
+static void matmul(struct atsi_program *p, const char *name, int32_t in, uint32_t n_in, int32_t out, uint32_t n_out,
+                   bool add) {
     int32_t t = tensor(p, name, n_in, n_out, 1);
     struct atsi_op *o = op(p, ATSI_OP_MATMUL);
     o->in[0] = view(in, n_in);
@@ -33,8 +42,10 @@ static void matmul(struct atsi_program *p, const char *name, int32_t in, uint32_
     o->add = add;
 }
 
-static void unit(struct atsi_program *p, const char *name, enum atsi_unit_kind kind, uint32_t n_ops, int32_t router_unit) {
-    struct atsi_unit u = {.kind = kind, .layer = 0, .first_op = p->n_ops - n_ops, .n_ops = n_ops, .router_unit = router_unit};
+static void unit(struct atsi_program *p, const char *name, enum atsi_unit_kind kind, uint32_t n_ops,
+                 int32_t router_unit) {
+    struct atsi_unit u = {
+        .kind = kind, .layer = 0, .first_op = p->n_ops - n_ops, .n_ops = n_ops, .router_unit = router_unit};
     snprintf(u.name, sizeof u.name, "%s", name);
     for (uint32_t i = u.first_op; i < p->n_ops; i++)
         for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)

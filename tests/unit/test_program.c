@@ -49,12 +49,27 @@ static void rejects_each_broken_program(void **state) {
         const char *name;
         void (*apply)(struct atsi_program *);
     } cases[] = {
-        {"view offset", break_view_offset}, {"view buffer", break_view_buffer}, {"view wrap", break_view_wrap},
-        {"tensor index", break_tensor_index}, {"tensor shape", break_tensor_shape}, {"tensor size", break_tensor_size},
-        {"group", break_group}, {"zero group", break_zero_group}, {"heads", break_heads}, {"state", break_state},
-        {"state kind", break_state_kind}, {"n_used", break_n_used}, {"router range", break_router_range},
-        {"ids type", break_ids_type}, {"rows", break_rows}, {"unit cover", break_unit_cover}, {"unit bytes", break_unit_bytes},
-        {"router unit", break_router_unit}, {"logits", break_logits}, {"vocabulary", break_vocab}, {"kind", break_kind},
+        {"view offset", break_view_offset},
+        {"view buffer", break_view_buffer},
+        {"view wrap", break_view_wrap},
+        {"tensor index", break_tensor_index},
+        {"tensor shape", break_tensor_shape},
+        {"tensor size", break_tensor_size},
+        {"group", break_group},
+        {"zero group", break_zero_group},
+        {"heads", break_heads},
+        {"state", break_state},
+        {"state kind", break_state_kind},
+        {"n_used", break_n_used},
+        {"router range", break_router_range},
+        {"ids type", break_ids_type},
+        {"rows", break_rows},
+        {"unit cover", break_unit_cover},
+        {"unit bytes", break_unit_bytes},
+        {"router unit", break_router_unit},
+        {"logits", break_logits},
+        {"vocabulary", break_vocab},
+        {"kind", break_kind},
         {"order", break_order},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -83,7 +98,8 @@ static void buffers_alive_together_do_not_overlap(void **state) {
         }
         for (int k = 0; k < ATSI_OP_MAX_OUT && p->ops[i].out[k].buffer != ATSI_NONE; k++) {
             const struct atsi_buffer *b = &p->buffers[p->ops[i].out[k].buffer];
-            uint64_t bytes = (uint64_t)b->width * 4 * (b->rows == ATSI_ROWS_TOKENS ? plan.limits.chunk : plan.limits.n_outputs);
+            uint64_t bytes =
+                (uint64_t)b->width * 4 * (b->rows == ATSI_ROWS_TOKENS ? plan.limits.chunk : plan.limits.n_outputs);
             assert_true(b->offset_bytes % 256 == 0 && b->offset_bytes + bytes <= plan.limits.compute_bytes);
             for (uint64_t j = 0; j < bytes; j++) owner[b->offset_bytes + j] = (int16_t)p->ops[i].out[k].buffer;
         }
@@ -129,8 +145,10 @@ static void damaged_manifests_never_pass_unchecked(void **state) {
         struct atsi_error err = {0};
         char kept = json[i];
         json[i] = replacements[i % (sizeof replacements - 1)];
-        if (atsi_plan_from_json(json, size, &back, &err) == ATSI_OK) assert_int_equal(atsi_program_check(&back.program, &err), ATSI_OK);
-        else assert_true(err.text[0] != 0);
+        if (atsi_plan_from_json(json, size, &back, &err) == ATSI_OK)
+            assert_int_equal(atsi_program_check(&back.program, &err), ATSI_OK);
+        else
+            assert_true(err.text[0] != 0);
         atsi_plan_free(&back);
         json[i] = kept;
         assert_int_equal(atsi_plan_from_json(json, i, &back, &err), ATSI_BAD_INPUT);
@@ -158,9 +176,12 @@ static void sizes_follow_their_formulas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_the_valid_program),      cmocka_unit_test(rejects_each_broken_program),
-        cmocka_unit_test(buffers_alive_together_do_not_overlap), cmocka_unit_test(manifest_round_trip_is_exact),
-        cmocka_unit_test(damaged_manifests_never_pass_unchecked), cmocka_unit_test(sizes_follow_their_formulas),
+        cmocka_unit_test(accepts_the_valid_program),
+        cmocka_unit_test(rejects_each_broken_program),
+        cmocka_unit_test(buffers_alive_together_do_not_overlap),
+        cmocka_unit_test(manifest_round_trip_is_exact),
+        cmocka_unit_test(damaged_manifests_never_pass_unchecked),
+        cmocka_unit_test(sizes_follow_their_formulas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

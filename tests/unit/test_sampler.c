@@ -15,7 +15,8 @@ static int32_t pick(struct atsi_sampler *s, const float *logits) {
     return id;
 }
 
-static struct atsi_sampler *create(struct atsi_sampler_params params, uint32_t n_vocab, const int32_t *banned, uint32_t n_banned) {
+static struct atsi_sampler *create(struct atsi_sampler_params params, uint32_t n_vocab, const int32_t *banned,
+                                   uint32_t n_banned) {
     struct atsi_sampler *s;
     assert_int_equal(atsi_sampler_create(&params, n_vocab, banned, n_banned, &s, NULL), ATSI_OK);
     return s;
@@ -35,9 +36,13 @@ static void greedy_takes_the_lowest_of_equals_and_no_banned(void **state) {
 // 200,000 draws at temperature 2 from 4 of 6 tokens: each frequency within 5 standard deviations of its probability.
 static void frequencies_follow_the_filters(void **state) {
     (void)state;
-    enum { DRAWS = 200000, N = 6 };
+    enum {
+        DRAWS = 200000,
+        N = 6
+    };
     const float logits[N] = {2.0f, 1.0f, 0.5f, 1.5f, -9.0f, 0.4f};
-    struct atsi_sampler_params params = {.temp = 2.0f, .top_k = 4, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .seed = 5};
+    struct atsi_sampler_params params = {
+        .temp = 2.0f, .top_k = 4, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .seed = 5};
     struct atsi_sampler *s = create(params, N, NULL, 0);
     int counts[N] = {0};
     double p[N] = {0}, sum = 0;
@@ -54,7 +59,8 @@ static void top_p_and_min_p_cut_the_tail(void **state) {
     (void)state;
     // Probabilities .5, .25, .125, .125: top-p .7 keeps two; min-p .4 of the best keeps two; min-p .6 keeps one.
     const float logits[4] = {logf(8), logf(4), logf(2), logf(2)};
-    struct atsi_sampler_params params = {.temp = 1, .top_k = 0, .top_p = 0.7f, .min_p = 0, .repeat_penalty = 1, .seed = 1};
+    struct atsi_sampler_params params = {
+        .temp = 1, .top_k = 0, .top_p = 0.7f, .min_p = 0, .repeat_penalty = 1, .seed = 1};
     struct atsi_sampler *s = create(params, 4, NULL, 0);
     int seen = 0;
     for (int i = 0; i < 2000; i++) seen |= 1 << pick(s, logits);
@@ -105,8 +111,10 @@ static void same_seed_same_draws_and_bad_logits_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_takes_the_lowest_of_equals_and_no_banned), cmocka_unit_test(frequencies_follow_the_filters),
-        cmocka_unit_test(top_p_and_min_p_cut_the_tail), cmocka_unit_test(penalty_counts_the_window_only),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals_and_no_banned),
+        cmocka_unit_test(frequencies_follow_the_filters),
+        cmocka_unit_test(top_p_and_min_p_cut_the_tail),
+        cmocka_unit_test(penalty_counts_the_window_only),
         cmocka_unit_test(same_seed_same_draws_and_bad_logits_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
