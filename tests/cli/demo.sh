@@ -44,11 +44,14 @@ every_byte_survives() {
     ids=$(run --tokenize -f "$work/bytes") && run --detokenize "$ids" >"$work/back" && cmp "$work/bytes" "$work/back"
 }
 
+stored_plan_is_current() { "$B/atsi-plan" --verify plans/demo.atsp && "$B/atsi-run" plans/demo.atsp --device cpu -p "She" -n 4; }
+
 if check "the model is planned" plan; then
     check "sampled text reads as English" writes_english
     check "greedy text reads as English" writes_english --temp 0
     check "one seed gives one text" same_seed_same_text
     check "ids decode to the text" ids_are_the_text
     check "tokens hold every byte" every_byte_survives
+    check "the stored plan is of this format" stored_plan_is_current
 fi
 finish
