@@ -52,7 +52,7 @@ struct atsi_block_q5_1 {
 };
 static_assert(sizeof(struct atsi_block_q5_1) == 24, "Q5_1 block size");
 
-// w = d * value[q]: a non-linear 4-bit code (kernels/quant_tables.h). Nibbles as in Q4_0.
+// w = d * value[q]: a non-linear 4-bit code (kernels/cpu/quant_tables.h). Nibbles as in Q4_0.
 struct atsi_block_iq4_nl {
     uint16_t d;
     uint8_t qs[16];
@@ -128,7 +128,7 @@ struct atsi_block_iq4_xs {
 };
 static_assert(sizeof(struct atsi_block_iq4_xs) == 136, "IQ4_XS block size");
 
-// Grid types: groups of 8 (or 4) weights are entries of a fixed table (kernels/quant_tables.h) with signs.
+// Grid types: groups of 8 (or 4) weights are entries of a fixed table (kernels/cpu/quant_tables.h) with signs.
 
 // 32 weights k: words 2k, 2k+1 of qs (read as 32-bit): four grid indices of 8 bits, then four 7-bit sign codes and in bits
 // 28..31 of the second the scale s. w = d * (s + 0.5) / 4 * +-grid.
