@@ -34,6 +34,14 @@ refused() {
     grep -qF -- "$3" "$work/err" || { echo "no \"$3\" in: $(cat "$work/err")"; return 1; }
 }
 
+# ---- docs/instances.md: its examples and their answers -----------------------------------------------------------------
+block() { awk -v n="$1" '/^    /{ if (!inside) i++; inside = 1; if (i == n) print; next } { inside = 0 }' docs/instances.md; }
+documented() { # MODE BLOCK FILTER: block BLOCK is answered as block BLOCK + 1 says, times of solving left out
+    gives "$1" "$(block "$2")" "$3" "$(block $(($2 + 1)) | sed 's/…/0/g' | jq -ce "$3")"
+}
+check "the documented instance" documented --solve 1 'del(.seconds)'
+check "the documented round" documented --schedule 3 'del(.seconds)'
+
 # ---- answers ---------------------------------------------------------------------------------------------------------
 check "placement" gives --solve "$solve_text" .placement '["gpu","gpu"]'
 check "objective" gives --solve "$solve_text" .objective_us 181
