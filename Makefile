@@ -205,10 +205,11 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.c.o $(FUZZ_LIBS)
 	$(Q)clang -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_PLANNER) $(LIBS_RUNTIME)
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/atsi/plans $(DESTDIR)$(PREFIX)/share/doc/atsi
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/atsi/plans $(DESTDIR)$(PREFIX)/share/doc/atsi/docs
 	install -m 755 $(B)/atsi-plan $(B)/atsi-run $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(wildcard plans/*.atsp plans/*.json) $(DESTDIR)$(PREFIX)/share/atsi/plans
-	install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/atsi
+	install -m 644 README.md CONTRIBUTING.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/atsi
+	install -m 644 $(wildcard docs/*) $(DESTDIR)$(PREFIX)/share/doc/atsi/docs
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/atsi-plan $(DESTDIR)$(PREFIX)/bin/atsi-run
 	rm -rf $(DESTDIR)$(PREFIX)/share/atsi $(DESTDIR)$(PREFIX)/share/doc/atsi
