@@ -118,10 +118,9 @@ def main() -> None:
     if options.families or not options.types:
         n_bad += table("family", FAMILIES, RECIPES, options.only)
     if options.types or not options.families:
-        for name in ("qwen3", "qwen3moe"):
-            rows = {f"{name}": FAMILIES[name]}
-            for first in range(0, len(TYPES), 8):
-                n_bad += table("family", rows, TYPES[first : first + 8], options.only)
+        rows = {name: FAMILIES[name] for name in ("qwen3", "qwen3moe")}
+        for first in range(0, len(TYPES), 8):
+            n_bad += table("family", rows, TYPES[first : first + 8], options.only)
     sys.exit(1 if n_bad else 0)
 
 

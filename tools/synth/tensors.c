@@ -12,7 +12,7 @@ static const float score_gain = 1.2f;    // of q and k: scores with a standard d
 static const float head_gain = 2;        // standard deviation of the logits
 static const float attention_sum = 3;    // of all layers together, for one token; an average over a context is smaller
 static const float ffn_sum = 1;          // of all layers together
-static const float delta_sum = 0.6f;     // of all layers together: what a short memory returns is sensitive to rounding
+static const float delta_sum = 0.4f;     // of all layers together: what a short memory returns is sensitive to rounding
 static const float glu_size = 0.6f;      // of silu(a) b for normal a and b
 static const float experts_size = 0.27f; // of the weighted sum of a few such experts
 static const float bias_std = 0.1f, norm_std = 0.1f;

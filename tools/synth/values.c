@@ -122,7 +122,7 @@ struct stream_size {
 };
 
 static struct stream_size expected_size(const struct synth_model *m, const struct synth_tensor *router) {
-    double mixed = m->shape.n_v_heads > 0 ? 1.3 : 3.6, ffn = 1; // variance that all layers together add
+    double mixed = m->shape.n_v_heads > 0 ? 1.1 : 3.6, ffn = 1; // variance that all layers together add
     double part = (router->layer + 1.0) / m->shape.n_layers, little = (double)faint * faint;
     double own = 1 + (mixed + ffn) * part, seen = little + (mixed + little * ffn) * part;
     return (struct stream_size){sqrt((own + seen) / 2), sqrt(seen)};
