@@ -26,6 +26,12 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);
 }
 
+// Before anything runs: nothing has to be ended, and a prompt that is waited for must not hold the program.
+static void on_early_signal(int number) {
+    (void)number;
+    _exit(ATSI_INTERRUPTED);
+}
+
 // Reading a mapped file that somebody has cut short.
 static void on_bus_error(int number) {
     static const char text[] = "atsi-run: the plan file was cut short while it was in use\n";
@@ -247,6 +253,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
     const struct atsi_chat_format *format;
     ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err) : read_ids(r, err)); // before anything is loaded
+    listen_for_signals();
     if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     struct atsi_error fallback;
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, &fallback, err));
@@ -273,7 +280,8 @@ int main(int argc, char **argv) {
     struct atsi_run_options options;
     struct atsi_error err = {0};
     struct run r = {.o = &options};
-    listen_for_signals();
+    signal(SIGINT, on_early_signal);
+    signal(SIGTERM, on_early_signal);
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
     signal(SIGBUS, on_bus_error);
     enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);

@@ -54,5 +54,23 @@ before_loading() { # the line stands alone even where the load and the seed are 
     [ $? -eq 2 ] && [ "$(wc -l <"$work/err")" -eq 1 ]
 }
 check "a missing prompt is told before anything is loaded" before_loading
+interrupted_at_the_prompt() { # SIGNAL MODE...: while it waits for standard input
+    local rc number=$1 writer reader
+    shift
+    mkfifo "$work/pipe"
+    sleep 20 >"$work/pipe" &
+    writer=$!
+    "$B/atsi-run" "$plan" --device cpu "$@" <"$work/pipe" >/dev/null 2>&1 &
+    reader=$!
+    sleep 0.5
+    kill -"$number" $reader
+    wait $reader
+    rc=$?
+    kill $writer
+    rm "$work/pipe"
+    [ $rc -eq 130 ] || { echo "exit code $rc"; return 1; }
+}
+check "Ctrl-C at the prompt" interrupted_at_the_prompt INT -n 1
+check "SIGTERM at the prompt" interrupted_at_the_prompt TERM --tokenize
 check "no ids" refuses_ids $' \n' "nothing to continue"
 finish
