@@ -72,7 +72,9 @@ after_dropped_thinking() {
     same_as_from_scratch $(($(wc -w <"$work/ids") - kept))
 }
 stop_text_is_forgotten() { # what is behind a stop text is no part of the conversation
-    local stop="ning" role=$'<|im_start|>user\n' close=$'<|im_end|>\n' reply=$'<|im_start|>assistant\n' first
+    local stop role=$'<|im_start|>user\n' close=$'<|im_end|>\n' reply=$'<|im_start|>assistant\n' first
+    first=$(run --chat --chat-format chatml --ignore-eos -n 12 -p "Once upon" --json | jq -r .text)
+    stop=${first:$((${#first} / 2)):5} # whatever the model says in the middle of its first answer
     printf 'Once upon\nand\n' | run --chat --chat-format chatml --ignore-eos -n 12 --stop "$stop" --json >"$work/json"
     first=$(head -n 1 "$work/json" | jq -r .text)
     [ -n "$first" ] && [ "$(head -n 1 "$work/json" | jq -r .finish)" = stop ] || { cat "$work/json"; return 1; }
