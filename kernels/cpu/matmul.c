@@ -66,7 +66,8 @@ static uint32_t chunk_tiles(const struct atsi_matmul_args *a, uint32_t n_shared,
 
 static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
     uint32_t per_chunk = chunk_tiles(a, n_shared, n_threads);
-    return (atsi_matmul_tiles(a->n_rows) + per_chunk - 1) / per_chunk;
+    uint32_t n = (atsi_matmul_tiles(a->n_rows) + per_chunk - 1) / per_chunk;
+    return n > 0 ? n : 1; // a matrix has at least one row
 }
 
 static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared,
