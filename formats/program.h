@@ -21,11 +21,16 @@
 #include "formats/dtype.h"
 
 enum {
-    ATSI_NAME_CAP = 80,     // bytes of a name with its terminator
-    ATSI_OP_MAX_IN = 5,     // views that an op reads
-    ATSI_OP_MAX_OUT = 2,    // views that an op writes
+    ATSI_NAME_CAP = 80,  // bytes of a name with its terminator
+    ATSI_OP_MAX_IN = 5,  // views that an op reads
+    ATSI_OP_MAX_OUT = 2, // views that an op writes
     ATSI_OP_MAX_TENSORS = 3,
-    ATSI_MAX_OPS = 16384, ATSI_MAX_BUFFERS = 1024, ATSI_MAX_TENSORS = 16384, ATSI_MAX_STATES = 1024, ATSI_MAX_UNITS = 4096, ATSI_MAX_UNIT_OPS = 256,
+    ATSI_MAX_OPS = 16384,
+    ATSI_MAX_BUFFERS = 1024,
+    ATSI_MAX_TENSORS = 16384,
+    ATSI_MAX_STATES = 1024,
+    ATSI_MAX_UNITS = 4096,
+    ATSI_MAX_UNIT_OPS = 256,
     ATSI_MAX_WIDTH = 1 << 22, // elements of a buffer row
     ATSI_NONE = -1
 };
@@ -40,17 +45,20 @@ struct atsi_tensor {
     char name[ATSI_NAME_CAP]; // the GGUF name, or a made-up one for tables such as "rope.inv_freq.0"
     enum atsi_dtype dtype;
     enum atsi_layout layout;
-    uint64_t ne[4];       // unused dimensions are 1
-    uint64_t size_bytes;  // packed size; equals atsi_layout_bytes()
+    uint64_t ne[4];      // unused dimensions are 1
+    uint64_t size_bytes; // packed size; equals atsi_layout_bytes()
 };
 
-enum atsi_rows { ATSI_ROWS_TOKENS = 0, ATSI_ROWS_OUTPUTS = 1 };
+enum atsi_rows {
+    ATSI_ROWS_TOKENS = 0,
+    ATSI_ROWS_OUTPUTS = 1
+};
 
 struct atsi_buffer {
     char name[ATSI_NAME_CAP];
-    uint32_t width;       // elements of a row
+    uint32_t width; // elements of a row
     enum atsi_rows rows;
-    bool is_int;          // int32 (expert ids), else float32
+    bool is_int;           // int32 (expert ids), else float32
     uint64_t offset_bytes; // in the compute region at the planned chunk (atsi_program_place_buffers)
 };
 
@@ -61,18 +69,23 @@ struct atsi_view {
     uint32_t width;
 };
 
-enum atsi_state_kind { ATSI_STATE_KV = 0, ATSI_STATE_CONV = 1, ATSI_STATE_DELTA = 2 };
+enum atsi_state_kind {
+    ATSI_STATE_KV = 0,
+    ATSI_STATE_CONV = 1,
+    ATSI_STATE_DELTA = 2
+};
 
 // What outlives a round. Sizes: atsi_state_bytes().
 struct atsi_state {
     char name[ATSI_NAME_CAP];
     enum atsi_state_kind kind;
-    uint32_t n_heads;   // KV: key/value heads; DELTA: value heads; CONV: 1
-    uint32_t k_dim;     // KV, DELTA: key elements a head; CONV: channels
-    uint32_t v_dim;     // KV, DELTA: value elements a head; CONV: taps kept (kernel size - 1)
-    uint32_t window;    // KV: positions that a token sees, itself included; 0 = all
+    uint32_t n_heads; // KV: key/value heads; DELTA: value heads; CONV: 1
+    uint32_t k_dim;   // KV, DELTA: key elements a head; CONV: channels
+    uint32_t v_dim;   // KV, DELTA: value elements a head; CONV: taps kept (kernel size - 1)
+    uint32_t window;  // KV: positions that a token sees, itself included; 0 = all
 };
 
+// clang-format off
 enum atsi_op_kind {
     ATSI_OP_EMBED,      // out = scale * row of tensor[0] [width, n_vocab] for each token id
     ATSI_OP_RMS_NORM,   // out (+)= in / sqrt(mean(in^2) + eps) * tensor[0], in groups of `group` elements; tensor[0] has
@@ -96,8 +109,12 @@ enum atsi_op_kind {
     ATSI_OP_SELECT,     // out (rows: outputs) = the rows of `in` whose logits are wanted
     ATSI_OP_KIND_LIMIT
 };
+// clang-format on
 
-enum atsi_rope_pairing { ATSI_ROPE_HALF_SPLIT = 0, ATSI_ROPE_INTERLEAVED = 1 }; // i with i + n_rot/2; 2i with 2i + 1
+enum atsi_rope_pairing {
+    ATSI_ROPE_HALF_SPLIT = 0,
+    ATSI_ROPE_INTERLEAVED = 1
+}; // i with i + n_rot/2; 2i with 2i + 1
 
 enum atsi_glu_act {
     ATSI_GLU_SILU = 0,
@@ -106,26 +123,46 @@ enum atsi_glu_act {
 };
 
 enum atsi_router_score {
-    ATSI_ROUTER_SOFTMAX = 0,         // softmax over all experts, then the n_used largest
+    ATSI_ROUTER_SOFTMAX = 0, // softmax over all experts, then the n_used largest
     ATSI_ROUTER_SIGMOID = 1,
     ATSI_ROUTER_SOFTMAX_SELECTED = 2 // the n_used largest logits, softmax over those
 };
 
-struct atsi_norm_params { uint32_t group; float eps; };
-struct atsi_rope_params { uint32_t n_heads, head_dim, n_rot; enum atsi_rope_pairing pairing; float scale; };
-struct atsi_attention_params { uint32_t n_heads, n_kv_heads; float scale; }; // head dims: from the state
-struct atsi_glu_params { enum atsi_glu_act act; float alpha, limit; };
+struct atsi_norm_params {
+    uint32_t group;
+    float eps;
+};
+struct atsi_rope_params {
+    uint32_t n_heads, head_dim, n_rot;
+    enum atsi_rope_pairing pairing;
+    float scale;
+};
+struct atsi_attention_params {
+    uint32_t n_heads, n_kv_heads;
+    float scale;
+}; // head dims: from the state
+struct atsi_glu_params {
+    enum atsi_glu_act act;
+    float alpha, limit;
+};
 struct atsi_router_params {
     uint32_t n_experts, n_used;
     enum atsi_router_score score;
     bool normalise; // selected weights divided by their sum
     float scale;    // then multiplied
 };
-struct atsi_experts_params { uint32_t n_experts, n_used; bool in_per_slot; };
+struct atsi_experts_params {
+    uint32_t n_experts, n_used;
+    bool in_per_slot;
+};
 // For value head h with key head kh (tiled: h % n_k_heads, else h / (n_v_heads / n_k_heads)), per token:
 //   q, k <- l2-normalised (eps), q *= 1/sqrt(k_dim); g = exp(A_h * softplus(alpha_h + dt_h)); b = sigmoid(beta_h)
 //   S *= g;  S += k (b (v - S' k))';  out_h = S' q          S: [k_dim, v_dim] per value head
-struct atsi_delta_params { uint32_t n_k_heads, n_v_heads; bool tiled; float eps; };
+struct atsi_delta_params {
+    uint32_t n_k_heads, n_v_heads;
+    bool tiled;
+    float eps;
+};
 
 struct atsi_op {
     enum atsi_op_kind kind;
@@ -148,31 +185,43 @@ struct atsi_op {
 
 // What is placed: consecutive ops that run on one backend (docs/placement.md: one weight with what follows it, or one attention with
 // its cache). Units cover the ops without gaps, in order.
-enum atsi_unit_kind { ATSI_UNIT_MATRIX = 0, ATSI_UNIT_EXPERTS = 1, ATSI_UNIT_STATE = 2, ATSI_UNIT_EMBED = 3, ATSI_UNIT_HEAD = 4 };
+enum atsi_unit_kind {
+    ATSI_UNIT_MATRIX = 0,
+    ATSI_UNIT_EXPERTS = 1,
+    ATSI_UNIT_STATE = 2,
+    ATSI_UNIT_EMBED = 3,
+    ATSI_UNIT_HEAD = 4
+};
 
 struct atsi_unit {
     char name[ATSI_NAME_CAP]; // "blk.3.attn_q"
     enum atsi_unit_kind kind;
-    int32_t layer;            // -1 outside the layers
+    int32_t layer; // -1 outside the layers
     uint32_t first_op, n_ops;
-    uint64_t weight_bytes;    // packed bytes of all its tensors
-    int32_t router_unit;      // EXPERTS: the unit that holds its router, else ATSI_NONE
+    uint64_t weight_bytes;     // packed bytes of all its tensors
+    int32_t router_unit;       // EXPERTS: the unit that holds its router, else ATSI_NONE
     enum atsi_backend backend; // the static placement
 };
 
 struct atsi_program {
-    struct atsi_tensor *tensors; uint32_t n_tensors;
-    struct atsi_buffer *buffers; uint32_t n_buffers;
-    struct atsi_state *states;   uint32_t n_states;
-    struct atsi_op *ops;         uint32_t n_ops;
-    struct atsi_unit *units;     uint32_t n_units;
-    int32_t logits;              // buffer [n_vocab] in the outputs domain
-    uint32_t n_vocab;            // rows of the output matrix
+    struct atsi_tensor *tensors;
+    uint32_t n_tensors;
+    struct atsi_buffer *buffers;
+    uint32_t n_buffers;
+    struct atsi_state *states;
+    uint32_t n_states;
+    struct atsi_op *ops;
+    uint32_t n_ops;
+    struct atsi_unit *units;
+    uint32_t n_units;
+    int32_t logits;   // buffer [n_vocab] in the outputs domain
+    uint32_t n_vocab; // rows of the output matrix
 };
 
 // Builders (planner). Each appends and returns the new index, or ATSI_NONE when memory or a limit runs out.
 int32_t atsi_program_add_tensor(struct atsi_program *p, const struct atsi_tensor *tensor);
-int32_t atsi_program_add_buffer(struct atsi_program *p, const char *name, uint32_t width, enum atsi_rows rows, bool is_int);
+int32_t atsi_program_add_buffer(struct atsi_program *p, const char *name, uint32_t width, enum atsi_rows rows,
+                                bool is_int);
 int32_t atsi_program_add_state(struct atsi_program *p, const struct atsi_state *state);
 int32_t atsi_program_add_op(struct atsi_program *p, const struct atsi_op *op);
 int32_t atsi_program_add_unit(struct atsi_program *p, const struct atsi_unit *unit);
@@ -188,8 +237,12 @@ enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_er
 uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const uint64_t ne[4]);
 
 // Norms, biases and tables: they stand on both sides wherever there is a device, so that no unit waits for one.
-enum { ATSI_SMALL_TENSOR_BYTES = 256 << 10 };
-static inline bool atsi_tensor_is_small(const struct atsi_tensor *t) { return t->size_bytes <= ATSI_SMALL_TENSOR_BYTES; }
+enum {
+    ATSI_SMALL_TENSOR_BYTES = 256 << 10
+};
+static inline bool atsi_tensor_is_small(const struct atsi_tensor *t) {
+    return t->size_bytes <= ATSI_SMALL_TENSOR_BYTES;
+}
 
 // Bytes of a state. KV: capacity positions x heads x (k_dim + v_dim) of kv_type; a windowed state keeps
 // min(n_ctx, window + chunk) positions. CONV and DELTA are float32 whatever kv_type says.

@@ -9,20 +9,21 @@ struct atsi_dispatcher {
     const struct atsi_plan *plan;
     enum atsi_schedule_policy policy;
     bool has_device;
-    struct atsi_scheduler *scheduler;   // NULL: static placement
-    struct atsi_schedule_unit *units;   // [n_units]
-    uint8_t *warm[2];                   // [phase][n_units]: the last assignment of decode and of prefill rounds
+    struct atsi_scheduler *scheduler; // NULL: static placement
+    struct atsi_schedule_unit *units; // [n_units]
+    uint8_t *warm[2];                 // [phase][n_units]: the last assignment of decode and of prefill rounds
     bool is_warm[2];
-    enum atsi_backend *backends;        // [n_units]
-    enum atsi_promotion *promotions;    // [n_units]
-    float *gpu_share;                   // [n_units]
+    enum atsi_backend *backends;     // [n_units]
+    enum atsi_promotion *promotions; // [n_units]
+    float *gpu_share;                // [n_units]
     struct atsi_decision last;
 };
 
 enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
                                         bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
-    bool dynamic = has_device && weights_pinned && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
+    bool dynamic =
+        has_device && weights_pinned && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
     struct atsi_dispatcher *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
@@ -34,10 +35,13 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_
     d->promotions = calloc(n, sizeof *d->promotions);
     d->gpu_share = calloc(n, sizeof *d->gpu_share);
     bool complete = d->gpu_share && d->units && d->warm[0] && d->warm[1] && d->backends && d->promotions;
-    enum atsi_status status = complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
+    enum atsi_status status =
+        complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     if (status == ATSI_OK && dynamic) status = atsi_scheduler_create(n, &d->scheduler, err);
-    if (status == ATSI_OK) *out = d;
-    else atsi_dispatcher_free(d);
+    if (status == ATSI_OK)
+        *out = d;
+    else
+        atsi_dispatcher_free(d);
     return status;
 }
 
@@ -81,7 +85,8 @@ static const double link_speed[ATSI_LINK_USES] = {1, 1, 0.7, 1.4}; // against th
 static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units, enum atsi_link_use use) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         if (d->backends[u] == ATSI_GPU || !atsi_script_can_share(&d->plan->program, u)) continue;
-        double cpu_us = units[u].t_cpu_us * cpu_beside_link, gpu_us = units[u].transfer_us * link_in_place / link_speed[use] + units[u].t_gpu_us;
+        double cpu_us = units[u].t_cpu_us * cpu_beside_link,
+               gpu_us = units[u].transfer_us * link_in_place / link_speed[use] + units[u].t_gpu_us;
         if (!(cpu_us + gpu_us > 0)) continue;
         d->gpu_share[u] = (float)(cpu_us / (cpu_us + gpu_us));
         d->last.n_shared++;
@@ -99,7 +104,8 @@ static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_sche
                                struct atsi_error *err) {
     struct atsi_schedule schedule;
     int phase = n_tokens > 1;
-    ATSI_TRY(atsi_scheduler_run(d->scheduler, inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
+    ATSI_TRY(
+        atsi_scheduler_run(d->scheduler, inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
     d->is_warm[phase] = true;
     promote(d, schedule.assignment, n_tokens);
@@ -109,19 +115,24 @@ static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_sche
 }
 
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
-                                        const struct atsi_scales *scales, struct atsi_assignment *out, struct atsi_error *err) {
+                                        const struct atsi_scales *scales, struct atsi_assignment *out,
+                                        struct atsi_error *err) {
     double started_us = atsi_clock_us();
     d->last = (struct atsi_decision){0};
     stay_home(d);
     if (d->scheduler) {
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
         atsi_round_units(d->plan, n_tokens, inst.temp_bytes, scales, d->units);
-        if (use != ATSI_LINK_STREAMS && n_tokens == 1) share(d, d->units, use);
-        else ATSI_TRY(stream(d, &inst, n_tokens, err));
+        if (use != ATSI_LINK_STREAMS && n_tokens == 1)
+            share(d, d->units, use);
+        else
+            ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
     *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
 
-struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) { return d->last; }
+struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) {
+    return d->last;
+}

@@ -27,9 +27,13 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
 
 // The assignment of a round of n_tokens under the given speeds (`use` matters for single tokens only). The arrays belong to the dispatcher and hold until its next call.
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
-                                        const struct atsi_scales *scales, struct atsi_assignment *out, struct atsi_error *err);
+                                        const struct atsi_scales *scales, struct atsi_assignment *out,
+                                        struct atsi_error *err);
 // Of the last decision: predicted end of the round, promoted and shared units, and what deciding took.
-struct atsi_decision { double predicted_us, lower_bound_us, deciding_us; uint32_t n_promoted, n_shared; };
+struct atsi_decision {
+    double predicted_us, lower_bound_us, deciding_us;
+    uint32_t n_promoted, n_shared;
+};
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d);
 
 #endif

@@ -47,7 +47,8 @@ void atsi_ranges_write(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum
     join(r);
 }
 
-bool atsi_ranges_fetch(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, uint32_t *from, uint32_t *to) {
+bool atsi_ranges_fetch(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, uint32_t *from,
+                       uint32_t *to) {
     for (uint32_t i = 0, start = 0; i < r->n; start = r->end[i++]) {
         if (r->end[i] <= begin || start >= end || r->held[i][side] || !r->held[i][!side]) continue;
         *from = start > begin ? start : begin;

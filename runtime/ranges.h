@@ -7,7 +7,9 @@
 // A buffer's columns as consecutive segments, each held by either side, both or none. A few are enough: a buffer is
 // divided at most where a shared unit divides it. When they run out, validity is only ever forgotten where a copy on
 // the other side exists, which costs a copy and never a result.
-enum { ATSI_RANGE_SEGMENTS = 8 };
+enum {
+    ATSI_RANGE_SEGMENTS = 8
+};
 struct atsi_ranges {
     uint32_t n;
     uint32_t end[ATSI_RANGE_SEGMENTS]; // ascending; the last is the buffer's width
@@ -19,6 +21,7 @@ void atsi_ranges_init(struct atsi_ranges *r, uint32_t width);
 void atsi_ranges_write(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, bool both);
 // The next part of [begin, end) that `side` lacks and the other side holds. Returns false when there is none; else marks it held
 // by both and returns it in *from and *to.
-bool atsi_ranges_fetch(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, uint32_t *from, uint32_t *to);
+bool atsi_ranges_fetch(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, uint32_t *from,
+                       uint32_t *to);
 
 #endif

@@ -5,7 +5,10 @@
 
 #include "runtime/ranges.h"
 
-enum { MAX_SHARED_OPS = 8, DIVISION_COLUMNS = 16 }; // matrices are divided at whole tiles
+enum {
+    MAX_SHARED_OPS = 8,
+    DIVISION_COLUMNS = 16
+}; // matrices are divided at whole tiles
 
 struct builder {
     const struct atsi_program *p;
@@ -14,7 +17,9 @@ struct builder {
     uint32_t steps_cap, actions_cap;
     struct atsi_ranges *ranges; // [n_buffers]
     // CROSSes to the device that the CPU has not waited for: what they read on the host.
-    struct pending { uint32_t buffer, begin, end; } *pending;
+    struct pending {
+        uint32_t buffer, begin, end;
+    } * pending;
     uint32_t n_pending, pending_cap;
     bool failed; // out of memory; the caller says so
 };
@@ -29,22 +34,30 @@ static bool grow(void **array, uint32_t n, uint32_t *cap, size_t size) {
 }
 
 static void act(struct builder *b, struct atsi_action action) {
-    if (!grow((void **)&b->out->actions, b->out->n_actions, &b->actions_cap, sizeof action)) b->failed = true;
-    else b->out->actions[b->out->n_actions++] = action;
+    if (!grow((void **)&b->out->actions, b->out->n_actions, &b->actions_cap, sizeof action))
+        b->failed = true;
+    else
+        b->out->actions[b->out->n_actions++] = action;
 }
 
 static void note_pending(struct builder *b, uint32_t buffer, uint32_t begin, uint32_t end) {
-    if (!grow((void **)&b->pending, b->n_pending, &b->pending_cap, sizeof *b->pending)) b->failed = true;
-    else b->pending[b->n_pending++] = (struct pending){buffer, begin, end};
+    if (!grow((void **)&b->pending, b->n_pending, &b->pending_cap, sizeof *b->pending))
+        b->failed = true;
+    else
+        b->pending[b->n_pending++] = (struct pending){buffer, begin, end};
 }
 
 // ---- what a step reads and writes ---------------------------------------------------------------------------------
 
-struct part { uint32_t buffer, begin, end; };
+struct part {
+    uint32_t buffer, begin, end;
+};
 
 static uint32_t out_columns(const struct atsi_op *op) { return op->out[0].width; }
 
-static bool is_whole(const struct atsi_program *p, const struct atsi_step *s) { return s->begin == 0 && s->end == out_columns(&p->ops[s->op]); }
+static bool is_whole(const struct atsi_program *p, const struct atsi_step *s) {
+    return s->begin == 0 && s->end == out_columns(&p->ops[s->op]);
+}
 
 // Element by element: a part of the output needs the same part of the inputs.
 static bool is_elementwise(const struct atsi_op *op) { return op->kind == ATSI_OP_GLU || op->kind == ATSI_OP_ADD; }
@@ -86,7 +99,9 @@ static bool fetch(struct builder *b, struct part part, enum atsi_backend side) {
     uint32_t from, to;
     bool any = false;
     while (!b->failed && atsi_ranges_fetch(&b->ranges[part.buffer], part.begin, part.end, side, &from, &to)) {
-        act(b, (struct atsi_action){.kind = ATSI_ACTION_CROSS, .backend = side, .buffer = part.buffer, .offset = from, .width = to - from});
+        act(b,
+            (struct atsi_action){
+                .kind = ATSI_ACTION_CROSS, .backend = side, .buffer = part.buffer, .offset = from, .width = to - from});
         if (side == ATSI_GPU) note_pending(b, part.buffer, from, to);
         any = true;
     }
@@ -142,10 +157,13 @@ static void add_step(struct builder *b, struct atsi_step step) {
     }
     b->out->steps[b->out->n_steps++] = step;
     enum atsi_action_kind kind = step.backend == ATSI_GPU ? ATSI_ACTION_GPU : ATSI_ACTION_CPU;
-    bool fresh = b->out->n_actions == 0 || b->out->n_actions == b->out->tail; // the tail starts with an action of its own
+    bool fresh =
+        b->out->n_actions == 0 || b->out->n_actions == b->out->tail; // the tail starts with an action of its own
     struct atsi_action *last = fresh ? NULL : &b->out->actions[b->out->n_actions - 1];
-    if (last && last->kind == kind && last->first + last->n == b->out->n_steps - 1) last->n++;
-    else act(b, (struct atsi_action){.kind = kind, .backend = step.backend, .first = b->out->n_steps - 1, .n = 1});
+    if (last && last->kind == kind && last->first + last->n == b->out->n_steps - 1)
+        last->n++;
+    else
+        act(b, (struct atsi_action){.kind = kind, .backend = step.backend, .first = b->out->n_steps - 1, .n = 1});
 }
 
 static void record(struct builder *b) { act(b, (struct atsi_action){.kind = ATSI_ACTION_RECORD}); }
@@ -174,8 +192,10 @@ static void emit_cpu(struct builder *b, const struct atsi_step *s) {
 
 static void emit_whole(struct builder *b, uint32_t i_op, enum atsi_backend backend, bool promoted) {
     struct atsi_step s = {.op = i_op, .backend = backend, .end = out_columns(&b->p->ops[i_op]), .promoted = promoted};
-    if (backend == ATSI_GPU) emit_gpu(b, &s, false);
-    else emit_cpu(b, &s);
+    if (backend == ATSI_GPU)
+        emit_gpu(b, &s, false);
+    else
+        emit_cpu(b, &s);
 }
 
 // ---- shared units -------------------------------------------------------------------------------------------------
@@ -187,7 +207,9 @@ static bool is_divided(const struct atsi_program *p, const struct atsi_op *op) {
     return has_weight && !atsi_tensor_is_small(&p->tensors[op->tensor[0]]);
 }
 
-struct sharing { uint32_t first, first_divided, end_divided, end; }; // ops
+struct sharing {
+    uint32_t first, first_divided, end_divided, end;
+}; // ops
 
 static bool find_sharing(const struct atsi_program *p, const struct atsi_unit *u, struct sharing *s) {
     *s = (struct sharing){u->first_op, u->first_op, 0, u->first_op + u->n_ops};
@@ -222,7 +244,8 @@ bool atsi_script_can_share(const struct atsi_program *p, uint32_t i_unit) {
 
 // Columns of the GPU's part: whole tiles, whole slots.
 static uint32_t gpu_columns(const struct atsi_op *op, float share) {
-    uint32_t width = out_columns(op), unit = op->kind == ATSI_OP_EXPERTS ? width / op->u.experts.n_used : DIVISION_COLUMNS;
+    uint32_t width = out_columns(op),
+             unit = op->kind == ATSI_OP_EXPERTS ? width / op->u.experts.n_used : DIVISION_COLUMNS;
     uint32_t columns = (uint32_t)(share * (float)width / (float)unit + 0.5f) * unit;
     return columns < width ? columns : width;
 }
@@ -231,7 +254,8 @@ static uint32_t gpu_columns(const struct atsi_op *op, float share) {
 static enum atsi_backend side_after(const struct builder *b, uint32_t i_unit, const struct sharing *s) {
     for (uint32_t i = s->end_divided; i < s->end; i++)
         for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
-            if (b->p->ops[i].tensor[k] != ATSI_NONE && !atsi_tensor_is_small(&b->p->tensors[b->p->ops[i].tensor[k]])) return ATSI_CPU;
+            if (b->p->ops[i].tensor[k] != ATSI_NONE && !atsi_tensor_is_small(&b->p->tensors[b->p->ops[i].tensor[k]]))
+                return ATSI_CPU;
     return i_unit + 1 < b->p->n_units ? b->params->backends[i_unit + 1] : ATSI_CPU;
 }
 
@@ -307,7 +331,8 @@ static void build(struct builder *b) {
     }
 }
 
-enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out, struct atsi_error *err) {
+enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out,
+                                   struct atsi_error *err) {
     memset(out, 0, sizeof *out);
     struct builder b = {.p = params->program, .params = params, .out = out};
     b.ranges = calloc(b.p->n_buffers, sizeof *b.ranges);

@@ -15,11 +15,13 @@ static uint32_t count_token_ids(const struct atsi_program *p) {
     return n;
 }
 
-static enum atsi_status open_session(struct atsi_session *s, const struct atsi_executor_params *params, struct atsi_error *err) {
+static enum atsi_status open_session(struct atsi_session *s, const struct atsi_executor_params *params,
+                                     struct atsi_error *err) {
     const struct atsi_plan_limits *l = &params->plan->limits;
     struct atsi_executor_params p = *params;
     if (params->n_ctx > l->n_ctx)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u",
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u",
                          params->n_ctx, l->n_ctx, params->n_ctx);
     p.n_ctx = s->n_ctx = params->n_ctx ? params->n_ctx : l->n_ctx;
     s->n_token_ids = count_token_ids(&params->plan->program);
@@ -28,8 +30,9 @@ static enum atsi_status open_session(struct atsi_session *s, const struct atsi_e
     return atsi_executor_create(&p, &s->executor, err);
 }
 
-enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher, uint32_t chunk,
-                                     const volatile sig_atomic_t *stop, struct atsi_session **out, struct atsi_error *err) {
+enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher,
+                                     uint32_t chunk, const volatile sig_atomic_t *stop, struct atsi_session **out,
+                                     struct atsi_error *err) {
     struct atsi_session *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s) {
@@ -37,11 +40,14 @@ enum atsi_status atsi_session_create(const struct atsi_executor_params *params, 
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     }
     uint32_t most = params->plan->limits.chunk;
-    *s = (struct atsi_session){.plan = params->plan, .dispatcher = dispatcher, .stop = stop, .chunk = chunk && chunk < most ? chunk : most};
+    *s = (struct atsi_session){
+        .plan = params->plan, .dispatcher = dispatcher, .stop = stop, .chunk = chunk && chunk < most ? chunk : most};
     atsi_tuner_start(&s->tuner, atsi_dispatcher_has_choice(dispatcher));
     enum atsi_status status = open_session(s, params, err);
-    if (status == ATSI_OK) *out = s;
-    else atsi_session_free(s);
+    if (status == ATSI_OK)
+        *out = s;
+    else
+        atsi_session_free(s);
     return status;
 }
 
@@ -68,20 +74,23 @@ static void take_logits(void *context, const float *logits, uint32_t first_outpu
     memcpy(sink->session->last_logits, logits + (n_outputs - 1) * n_vocab, n_vocab * sizeof *logits);
 }
 
-static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t *ids, uint32_t n, struct atsi_error *err) {
+static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t *ids, uint32_t n,
+                                     struct atsi_error *err) {
     if (n > s->n_ctx - s->n_past)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%u tokens do not fit: the context holds %u and %u are used", n, s->n_ctx, s->n_past);
+        return atsi_fail(err, ATSI_BAD_INPUT, "%u tokens do not fit: the context holds %u and %u are used", n, s->n_ctx,
+                         s->n_past);
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= s->n_token_ids)
-            return atsi_fail(err, ATSI_BAD_INPUT, "token %u: id %d is out of range, the model has ids 0 to %u", i, ids[i],
-                             s->n_token_ids - 1);
+            return atsi_fail(err, ATSI_BAD_INPUT, "token %u: id %d is out of range, the model has ids 0 to %u", i,
+                             ids[i], s->n_token_ids - 1);
     return ATSI_OK;
 }
 
 // Units may change sides between a prefill round and a decode round, and between prefills of very different length.
 static enum atsi_status assign_for(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
     struct atsi_assignment assignment;
-    bool same = s->assigned_for && (s->assigned_for == 1) == (n_tokens == 1) && n_tokens <= 2 * s->assigned_for && s->assigned_for <= 2 * n_tokens;
+    bool same = s->assigned_for && (s->assigned_for == 1) == (n_tokens == 1) && n_tokens <= 2 * s->assigned_for &&
+                s->assigned_for <= 2 * n_tokens;
     if (same) return ATSI_OK;
     ATSI_TRY(atsi_dispatcher_decide(s->dispatcher, n_tokens, s->tuner.use, NULL, &assignment, err));
     ATSI_TRY(atsi_executor_assign(s->executor, &assignment, err));
@@ -106,13 +115,21 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
     struct logits_sink sink = {s, on_logits, context, 0};
     for (uint32_t done = 0; done < n && status == ATSI_OK;) {
         uint32_t n_round = n - done < s->chunk ? n - done : s->chunk;
-        uint32_t first_output = on_logits ? 0 : n_round - 1, n_outputs = on_logits || done + n_round == n ? n_round - first_output : 0;
+        uint32_t first_output = on_logits ? 0 : n_round - 1,
+                 n_outputs = on_logits || done + n_round == n ? n_round - first_output : 0;
         for (uint32_t i = 0; i < n_outputs; i++) rows[i] = (int32_t)(first_output + i);
-        struct atsi_round_request r = {.token_ids = ids + done, .n_tokens = n_round, .first_pos = s->n_past, .output_rows = rows,
-                                       .n_outputs = n_outputs, .on_logits = take_logits, .context = &sink};
+        struct atsi_round_request r = {.token_ids = ids + done,
+                                       .n_tokens = n_round,
+                                       .first_pos = s->n_past,
+                                       .output_rows = rows,
+                                       .n_outputs = n_outputs,
+                                       .on_logits = take_logits,
+                                       .context = &sink};
         sink.first = done;
-        if (s->stop && *s->stop) status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-        else status = assign_for(s, n_round, err);
+        if (s->stop && *s->stop)
+            status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+        else
+            status = assign_for(s, n_round, err);
         if (status == ATSI_OK) status = run_round(s, &r, err);
         done += n_round;
     }
@@ -129,14 +146,16 @@ enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_e
     if (any_finite && !any_nan) return ATSI_OK;
     char unit[ATSI_NAME_CAP];
     atsi_executor_blame(s->executor, unit, sizeof unit);
-    return atsi_fail(err, ATSI_FAILED, "non-finite logits at token %u%s%s", s->n_past - 1, unit[0] ? ", first in " : "", unit);
+    return atsi_fail(err, ATSI_FAILED, "non-finite logits at token %u%s%s", s->n_past - 1, unit[0] ? ", first in " : "",
+                     unit);
 }
 
 bool atsi_session_truncate(struct atsi_session *s, uint32_t n) {
     for (uint32_t i = 0; n && i < s->plan->program.n_states; i++) {
         const struct atsi_state *state = &s->plan->program.states[i];
         // A ring keeps only the newest window: what an older position saw may be overwritten.
-        bool ring = state->kind == ATSI_STATE_KV && atsi_state_capacity(state, s->n_ctx, s->plan->limits.chunk) < s->n_past;
+        bool ring =
+            state->kind == ATSI_STATE_KV && atsi_state_capacity(state, s->n_ctx, s->plan->limits.chunk) < s->n_past;
         if (n < s->n_past && (state->kind != ATSI_STATE_KV || ring)) return false;
     }
     if (n == 0 && atsi_executor_reset(s->executor, NULL) != ATSI_OK) return false;

@@ -11,20 +11,21 @@
 struct atsi_session {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
-    uint32_t assigned_for;               // tokens of a round that the executor's assignment was decided for; 0: none yet
+    uint32_t assigned_for; // tokens of a round that the executor's assignment was decided for; 0: none yet
     struct atsi_tuner tuner;
     const struct atsi_plan *plan;
     uint32_t n_ctx;
-    uint32_t chunk;                      // tokens of a round, at most the plan's
-    uint32_t n_past;                     // tokens in the states
-    uint32_t n_token_ids;                // ids at or above it are refused
-    const volatile sig_atomic_t *stop;   // looked at between rounds; NULL: never stops
-    float *last_logits;                  // [n_vocab] after the newest token
+    uint32_t chunk;                    // tokens of a round, at most the plan's
+    uint32_t n_past;                   // tokens in the states
+    uint32_t n_token_ids;              // ids at or above it are refused
+    const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
+    float *last_logits;                // [n_vocab] after the newest token
 };
 
 // `dispatcher` is taken over (freed with the session, or when this fails). chunk 0: the plan's; a larger one than the plan's is cut to it. params->n_ctx 0: the plan's; above it: ATSI_BAD_INPUT.
-enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher, uint32_t chunk,
-                                     const volatile sig_atomic_t *stop, struct atsi_session **out, struct atsi_error *err);
+enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher,
+                                     uint32_t chunk, const volatile sig_atomic_t *stop, struct atsi_session **out,
+                                     struct atsi_error *err);
 void atsi_session_free(struct atsi_session *s); // NULL fine
 
 // Appends tokens (n >= 1) and leaves the logits after the last one in last_logits. With `on_logits` every token's logits are

@@ -16,7 +16,8 @@ uint64_t atsi_side_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint3
     return atsi_side_value_offset(s, capacity, kv_type) + align_256(values);
 }
 
-static struct atsi_rows_ref build_rows(const struct atsi_program *p, const struct atsi_side *side, const struct atsi_view *v) {
+static struct atsi_rows_ref build_rows(const struct atsi_program *p, const struct atsi_side *side,
+                                       const struct atsi_view *v) {
     if (v->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
     const struct atsi_buffer *b = &p->buffers[v->buffer];
     return (struct atsi_rows_ref){side->compute + b->offset_bytes + (size_t)v->offset * 4, b->width, v->width};
@@ -77,9 +78,12 @@ static void narrow_slots(struct atsi_op_call *call, uint32_t begin, uint32_t end
 void atsi_side_narrow_call(struct atsi_op_call *call, uint32_t begin, uint32_t end, struct atsi_call_part *part) {
     part->op = *call->op;
     call->op = &part->op;
-    if (part->op.kind == ATSI_OP_MATMUL) narrow_weight(call, begin, end, part);
-    else if (part->op.kind == ATSI_OP_EXPERTS) narrow_slots(call, begin, end, &part->op);
+    if (part->op.kind == ATSI_OP_MATMUL)
+        narrow_weight(call, begin, end, part);
+    else if (part->op.kind == ATSI_OP_EXPERTS)
+        narrow_slots(call, begin, end, &part->op);
     else
-        for (int i = 0; i < ATSI_OP_MAX_IN && call->in[i].data; i++) narrow_rows(&call->in[i], &part->op.in[i], begin, end);
+        for (int i = 0; i < ATSI_OP_MAX_IN && call->in[i].data; i++)
+            narrow_rows(&call->in[i], &part->op.in[i], begin, end);
     narrow_rows(&call->out[0], &part->op.out[0], begin, end);
 }

@@ -8,9 +8,9 @@
 
 // Addresses of one side. On the CPU they are host addresses, on a device its own.
 struct atsi_side {
-    char *compute;                // the compute region
-    void **state_k, **state_v;    // [n_states]; NULL where the state lives on the other side
-    const void *const *tensors;   // [n_tensors]
+    char *compute;              // the compute region
+    void **state_k, **state_v;  // [n_states]; NULL where the state lives on the other side
+    const void *const *tensors; // [n_tensors]
     struct atsi_round_ref round;
 };
 

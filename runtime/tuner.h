@@ -8,16 +8,18 @@
 
 #include "runtime/dispatcher.h"
 
-enum { ATSI_TUNER_ROUNDS = 5 }; // tau is as many
+enum {
+    ATSI_TUNER_ROUNDS = 5
+}; // tau is as many
 
 struct atsi_tuner {
-    bool has_choice;          // else the first use, streaming, stays for ever
+    bool has_choice; // else the first use, streaming, stays for ever
     bool settled;
-    enum atsi_link_use use;   // of the coming round
-    uint32_t n_rounds;        // since this use began
+    enum atsi_link_use use;             // of the coming round
+    uint32_t n_rounds;                  // since this use began
     double times_us[ATSI_TUNER_ROUNDS]; // of this use; after settling a ring of the last rounds
-    double median_us[ATSI_LINK_USES]; // 0: not tried since the last change of load
-    uint32_t n_watched;       // rounds since settling
+    double median_us[ATSI_LINK_USES];   // 0: not tried since the last change of load
+    uint32_t n_watched;                 // rounds since settling
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, bool has_choice);

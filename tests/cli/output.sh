@@ -45,10 +45,10 @@ stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it
 begins_a_line() { "$B/atsi-run" "$plan" --device cpu --temp 0 -p "Once upon a time" -n 4 2>&1 | grep -q '^load '; }
 
 cut_short() { # the plan is emptied while it generates
-    local rc i
+    local rc
     cp "$plan" "$work/cut.atsp"
     "$B/atsi-run" "$work/cut.atsp" --device cpu --isa reference --quiet --temp 0 --ignore-eos -p a -n 500 >"$work/out" 2>"$work/err" &
-    for i in $(seq 500); do [ -s "$work/out" ] && break; sleep 0.01; done
+    for _ in $(seq 500); do [ -s "$work/out" ] && break; sleep 0.01; done
     : >"$work/cut.atsp"
     wait $!
     rc=$?

@@ -12,7 +12,12 @@
 #include "runtime/executor.h"
 #include "tests/support/program_builder.h"
 
-enum { N_PROMPT = 13, N_DECODE = 4, N_UNITS_MAX = 16, N_TENSORS_MAX = 32 };
+enum {
+    N_PROMPT = 13,
+    N_DECODE = 4,
+    N_UNITS_MAX = 16,
+    N_TENSORS_MAX = 32
+};
 
 static uint64_t next_random(uint64_t *state) { // xorshift64
     *state ^= *state << 13;
@@ -43,15 +48,18 @@ static void free_model(struct model *m) {
     atsi_plan_free(&m->plan);
 }
 
-struct rows { float *at; uint32_t n_vocab; };
+struct rows {
+    float *at;
+    uint32_t n_vocab;
+};
 static void keep_rows(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
     struct rows *rows = context;
     memcpy(rows->at + (size_t)first_output * rows->n_vocab, logits, (size_t)n_outputs * rows->n_vocab * sizeof *logits);
 }
 
 // A prompt in chunks of 8 and 5 with all logits, then single tokens; `reassign` gets its turn before every round.
-static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(void *, struct atsi_executor *), void *context,
-                     float *logits) {
+static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(void *, struct atsi_executor *),
+                     void *context, float *logits) {
     struct rows rows = {logits, m->plan.program.n_vocab};
     uint32_t done = 0;
     while (done < N_PROMPT + N_DECODE) {
@@ -101,7 +109,8 @@ static void shuffle_units(void *context, struct atsi_executor *x) {
         backends[u] = next_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
         promotions[u] = (enum atsi_promotion)(next_random(&s->random) % 3);
         gpu_share[u] = (float)(next_random(&s->random) % 5) / 4;
-        if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && promotions[u] == ATSI_PREFETCHED) promotions[u] = ATSI_IN_PLACE;
+        if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && promotions[u] == ATSI_PREFETCHED)
+            promotions[u] = ATSI_IN_PLACE;
     }
     assign(x, backends, promotions, gpu_share);
 }
@@ -141,19 +150,31 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
     struct atsi_device *d;
     struct atsi_executor *x;
     void *blocks[N_TENSORS_MAX] = {0};
-    struct atsi_sim_params sim = {.memory_bytes = 256 << 20, .h2d_bytes_per_us = 2000, .d2h_bytes_per_us = 2000, .copy_latency_us = 1,
-                                  .delay_seed = (uint32_t)seed + 1, .delay_max_us = 60, .reference_kernels = true};
+    struct atsi_sim_params sim = {.memory_bytes = 256 << 20,
+                                  .h2d_bytes_per_us = 2000,
+                                  .d2h_bytes_per_us = 2000,
+                                  .copy_latency_us = 1,
+                                  .delay_seed = (uint32_t)seed + 1,
+                                  .delay_max_us = 60,
+                                  .reference_kernels = true};
     build_model(&m);
     m.plan.limits.temp_bytes = 1700 << 10; // room for the experts or for four matrices
     assert_int_equal(atsi_sim_open(&sim, &d, NULL), ATSI_OK);
     load_device(&m, d, blocks);
-    struct atsi_executor_params params = {.plan = &m.plan, .host_tensors = (const void *const *)m.host, .device_tensors = m.device,
-                                          .mapped_tensors = m.mapped, .n_ctx = 64, .n_threads = 2, .isa = "reference", .device = d};
+    struct atsi_executor_params params = {.plan = &m.plan,
+                                          .host_tensors = (const void *const *)m.host,
+                                          .device_tensors = m.device,
+                                          .mapped_tensors = m.mapped,
+                                          .n_ctx = 64,
+                                          .n_threads = 2,
+                                          .isa = "reference",
+                                          .device = d};
     assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
     struct shuffle s = {&m, seed * 2654435761u + 7, false};
     run_text(&m, x, shuffle_units, &s, found);
     for (size_t i = 0; i < n_logits; i++)
-        if (memcmp(&found[i], &expected[i], sizeof found[i])) fail_msg("seed %llu: logit %zu differs", (unsigned long long)seed, i);
+        if (memcmp(&found[i], &expected[i], sizeof found[i]))
+            fail_msg("seed %llu: logit %zu differs", (unsigned long long)seed, i);
     atsi_executor_free(x);
     unload_device(&m, d, blocks);
     atsi_plan_free(&m.plan);
@@ -168,8 +189,8 @@ static void random_assignments_give_the_same_bits(void **state) {
     build_model(&m);
     size_t n_logits = (size_t)(N_PROMPT + N_DECODE) * m.plan.program.n_vocab;
     float *expected = calloc(n_logits, sizeof *expected), *found = calloc(n_logits, sizeof *found);
-    struct atsi_executor_params params = {.plan = &m.plan, .host_tensors = (const void *const *)m.host, .n_ctx = 64, .n_threads = 2,
-                                          .isa = "reference"};
+    struct atsi_executor_params params = {
+        .plan = &m.plan, .host_tensors = (const void *const *)m.host, .n_ctx = 64, .n_threads = 2, .isa = "reference"};
     assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
     run_text(&m, x, stay_on_cpu, NULL, expected);
     atsi_executor_free(x);

@@ -11,12 +11,18 @@
 #include "runtime/script.h"
 #include "tests/support/program_builder.h"
 
-enum { N_BUFFERS_MAX = 24, N_COLUMNS_MAX = 1024 };
+enum {
+    N_BUFFERS_MAX = 24,
+    N_COLUMNS_MAX = 1024
+};
 
 // Which write each side's copy of a column comes from. A step must read the newest on its own side.
 static int held[2][N_BUFFERS_MAX][N_COLUMNS_MAX], newest[N_BUFFERS_MAX][N_COLUMNS_MAX];
 // Copies to the CPU that it has not waited for, and copies from it that may still be reading.
-struct copy { bool to_cpu; uint32_t buffer, begin, end; };
+struct copy {
+    bool to_cpu;
+    uint32_t buffer, begin, end;
+};
 static struct copy copies[1024];
 static uint32_t n_copies, n_copies_at_record;
 
@@ -30,10 +36,12 @@ static bool share_bytes(const struct atsi_plan *plan, uint32_t a, uint32_t b) {
     const struct atsi_buffer *x = &plan->program.buffers[a], *y = &plan->program.buffers[b];
     uint64_t x_rows = x->rows == ATSI_ROWS_TOKENS ? plan->limits.chunk : plan->limits.n_outputs;
     uint64_t y_rows = y->rows == ATSI_ROWS_TOKENS ? plan->limits.chunk : plan->limits.n_outputs;
-    return x->offset_bytes < y->offset_bytes + y_rows * y->width * 4 && y->offset_bytes < x->offset_bytes + x_rows * x->width * 4;
+    return x->offset_bytes < y->offset_bytes + y_rows * y->width * 4 &&
+           y->offset_bytes < x->offset_bytes + x_rows * x->width * 4;
 }
 
-static void write_columns(const struct atsi_plan *plan, enum atsi_backend side, uint32_t buffer, uint32_t begin, uint32_t end, int stamp) {
+static void write_columns(const struct atsi_plan *plan, enum atsi_backend side, uint32_t buffer, uint32_t begin,
+                          uint32_t end, int stamp) {
     for (uint32_t i = 0; side == ATSI_CPU && i < n_copies; i++) { // nothing that is still read or filled by the stream
         bool same = copies[i].buffer == buffer && copies[i].begin < end && begin < copies[i].end;
         assert_false(same || (copies[i].buffer != buffer && share_bytes(plan, buffer, copies[i].buffer)));
@@ -59,15 +67,18 @@ static void play_step(const struct atsi_plan *plan, const struct atsi_step *s) {
     if (op->add) read_columns(s->backend, (uint32_t)op->out[0].buffer, at + s->begin, at + s->end);
     write_columns(plan, s->backend, (uint32_t)op->out[0].buffer, at + s->begin, at + s->end, 1 + (int)s->op);
     if (op->out[1].buffer != ATSI_NONE)
-        write_columns(plan, s->backend, (uint32_t)op->out[1].buffer, op->out[1].offset, op->out[1].offset + op->out[1].width, 1 + (int)s->op);
+        write_columns(plan, s->backend, (uint32_t)op->out[1].buffer, op->out[1].offset,
+                      op->out[1].offset + op->out[1].width, 1 + (int)s->op);
 }
 
 static void play_cross(const struct atsi_action *a) {
-    for (uint32_t c = a->offset; c < a->offset + a->width; c++) held[a->backend][a->buffer][c] = held[!a->backend][a->buffer][c];
+    for (uint32_t c = a->offset; c < a->offset + a->width; c++)
+        held[a->backend][a->buffer][c] = held[!a->backend][a->buffer][c];
     copies[n_copies++] = (struct copy){a->backend == ATSI_CPU, a->buffer, a->offset, a->offset + a->width};
 }
 
-static void play(const struct atsi_plan *plan, const struct atsi_script *script, uint32_t first, uint32_t end, uint32_t *columns_done) {
+static void play(const struct atsi_plan *plan, const struct atsi_script *script, uint32_t first, uint32_t end,
+                 uint32_t *columns_done) {
     for (uint32_t i = first; i < end; i++) {
         const struct atsi_action *a = &script->actions[i];
         if (a->kind == ATSI_ACTION_CROSS) play_cross(a);
@@ -96,7 +107,8 @@ static void play_all(const struct atsi_plan *plan, const struct atsi_script *scr
     play(plan, script, 0, script->tail, columns_done);
     play(plan, script, script->tail, script->n_actions, columns_done);
     for (uint32_t i = 0; i < p->n_ops; i++) { // everything was computed, twice only before a division
-        assert_true(columns_done[i] == p->ops[i].out[0].width || (any_shared && columns_done[i] == 2 * p->ops[i].out[0].width));
+        assert_true(columns_done[i] == p->ops[i].out[0].width ||
+                    (any_shared && columns_done[i] == 2 * p->ops[i].out[0].width));
     }
     read_columns(ATSI_CPU, (uint32_t)p->logits, 0, p->n_vocab);
     play(plan, script, script->tail, script->n_actions, columns_done); // a second group of output rows
@@ -121,7 +133,8 @@ static void every_read_finds_the_newest_columns(void **state) {
             prefetched[u] = promoted[u] && random >> 28 & 1;
             gpu_share[u] = (float)(random >> 24 & 3) / 4;
         }
-        struct atsi_script_params params = {&plan.program, backends, promoted, prefetched, gpu_share, plan.limits.chunk, plan.limits.n_outputs};
+        struct atsi_script_params params = {
+            &plan.program, backends, promoted, prefetched, gpu_share, plan.limits.chunk, plan.limits.n_outputs};
         assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
         play_all(&plan, &script, true);
         for (uint32_t i = 0; i < script.n_steps; i++) n_divided += script.steps[i].begin > 0;
@@ -137,7 +150,8 @@ static void one_side_alone_copies_and_waits_for_nothing(void **state) {
     struct atsi_script script;
     enum atsi_backend backends[16] = {ATSI_CPU};
     test_build_plan(&plan);
-    struct atsi_script_params params = {.program = &plan.program, .backends = backends, .n_tokens_max = 8, .n_outputs_max = 2};
+    struct atsi_script_params params = {
+        .program = &plan.program, .backends = backends, .n_tokens_max = 8, .n_outputs_max = 2};
     assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
     assert_int_equal(script.n_actions, 2); // body and tail
     assert_int_equal(script.tail, 1);
@@ -154,7 +168,8 @@ static void a_shared_matrix_runs_beside_the_cpu(void **state) {
     test_build_plan(&plan);
     gpu_share[1] = 0.5f; // q
     assert_true(atsi_script_can_share(&plan.program, 1));
-    struct atsi_script_params params = {.program = &plan.program, .backends = backends, .gpu_share = gpu_share, .n_tokens_max = 8, .n_outputs_max = 2};
+    struct atsi_script_params params = {
+        .program = &plan.program, .backends = backends, .gpu_share = gpu_share, .n_tokens_max = 8, .n_outputs_max = 2};
     assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
     // Its GPU part is launched and the CPU's part runs without waiting for it.
     uint32_t i = 0;

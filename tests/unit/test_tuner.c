@@ -61,8 +61,10 @@ static void without_a_choice_it_streams(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_fastest_use_whichever_it_is), cmocka_unit_test(tries_again_when_the_load_changes),
-        cmocka_unit_test(small_changes_and_single_outliers_change_nothing), cmocka_unit_test(without_a_choice_it_streams),
+        cmocka_unit_test(finds_the_fastest_use_whichever_it_is),
+        cmocka_unit_test(tries_again_when_the_load_changes),
+        cmocka_unit_test(small_changes_and_single_outliers_change_nothing),
+        cmocka_unit_test(without_a_choice_it_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
