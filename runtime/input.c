@@ -26,7 +26,8 @@ enum atsi_status atsi_read_prompt(const struct atsi_run_options *o, struct atsi_
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-static enum atsi_status parse_id(const char **at, const char *end, const char *name, int32_t *id, struct atsi_error *err) {
+static enum atsi_status parse_id(const char **at, const char *end, const char *name, int32_t *id,
+                                 struct atsi_error *err) {
     const char *start = *at;
     int64_t value = 0;
     for (; *at < end && **at >= '0' && **at <= '9' && value <= INT32_MAX; ++*at) value = value * 10 + (**at - '0');
@@ -39,7 +40,8 @@ static enum atsi_status parse_id(const char **at, const char *end, const char *n
     return ATSI_OK;
 }
 
-enum atsi_status atsi_parse_ids(const char *text, size_t size, const char *name, int32_t **ids, uint32_t *n, struct atsi_error *err) {
+enum atsi_status atsi_parse_ids(const char *text, size_t size, const char *name, int32_t **ids, uint32_t *n,
+                                struct atsi_error *err) {
     const char *at = text, *end = text + size;
     *n = 0;
     *ids = malloc((size / 2 + 1) * sizeof **ids); // an id takes at least a digit and a space

@@ -79,7 +79,9 @@ static void close_run(struct run *r) {
 // ---- tokenizer only -----------------------------------------------------------------------------------------------
 
 static enum atsi_status need_tokenizer(const struct run *r, struct atsi_error *err) {
-    return r->model.tokenizer ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "%s has no tokenizer: give --tokens-in", r->o->plan_path);
+    return r->model.tokenizer
+               ? ATSI_OK
+               : atsi_fail(err, ATSI_BAD_INPUT, "%s has no tokenizer: give --tokens-in", r->o->plan_path);
 }
 
 static enum atsi_status tokenize(struct run *r, struct atsi_error *err) {
@@ -87,9 +89,11 @@ static enum atsi_status tokenize(struct run *r, struct atsi_error *err) {
     struct atsi_token_list ids = {0};
     enum atsi_status status = need_tokenizer(r, err);
     if (status == ATSI_OK) status = atsi_read_prompt(r->o, &text, err);
-    if (status == ATSI_OK && r->o->chat) status = atsi_chat_prompt(&r->model, r->o, text.data, text.size, &ids, err);
+    if (status == ATSI_OK && r->o->chat)
+        status = atsi_chat_prompt(&r->model, r->o, text.data, text.size, &ids, err);
     else if (status == ATSI_OK)
-        status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0, &ids, err);
+        status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size,
+                                       r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0, &ids, err);
     for (size_t i = 0; status == ATSI_OK && i < ids.n_ids; i++) printf("%s%u", i ? " " : "", ids.ids[i]);
     if (status == ATSI_OK) putchar('\n');
     atsi_token_list_free(&ids);
@@ -102,7 +106,8 @@ static enum atsi_status detokenize(struct run *r, struct atsi_error *err) {
     int32_t *ids = NULL;
     uint32_t n;
     enum atsi_status status = need_tokenizer(r, err);
-    if (status == ATSI_OK) status = atsi_parse_ids(r->o->detokenize, strlen(r->o->detokenize), "--detokenize", &ids, &n, err);
+    if (status == ATSI_OK)
+        status = atsi_parse_ids(r->o->detokenize, strlen(r->o->detokenize), "--detokenize", &ids, &n, err);
     if (status == ATSI_OK) status = atsi_tokenizer_decode(r->model.tokenizer, (const uint32_t *)ids, n, &text, err);
     if (status == ATSI_OK && text.size) fwrite(text.data, 1, text.size, stdout);
     free(ids);
@@ -124,7 +129,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     r->backends = calloc(p->n_units, sizeof *r->backends);
     if (!r->backends) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
     for (uint32_t u = 0; u < p->n_units; u++) r->backends[u] = r->device ? p->units[u].backend : ATSI_CPU;
-    enum atsi_status loaded = atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err);
+    enum atsi_status loaded =
+        atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err);
     atsi_load_bar_finish(&bar);
     ATSI_TRY(loaded);
     struct atsi_executor_params params = {.plan = &r->model.plan,
@@ -137,7 +143,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .device = r->device,
                                           .trace = r->trace};
     struct atsi_dispatcher *dispatcher;
-    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher, err));
+    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher,
+                                    err));
     ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
     int n_threads = atsi_executor_n_threads(r->session->executor);
     if (r->o->n_threads > n_threads && !r->o->quiet)
@@ -154,7 +161,8 @@ static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
     if (params.temp > 0 && !r->o->seed_given && !r->o->quiet && r->o->n_predict != 0)
         fprintf(stderr, "seed: %llu\n", (unsigned long long)(params.seed &= INT64_MAX));
     enum atsi_status status = atsi_model_banned_ids(&r->model, &banned, &n_banned, err);
-    if (status == ATSI_OK) status = atsi_sampler_create(&params, r->model.plan.program.n_vocab, banned, n_banned, &r->sampler, err);
+    if (status == ATSI_OK)
+        status = atsi_sampler_create(&params, r->model.plan.program.n_vocab, banned, n_banned, &r->sampler, err);
     free(banned);
     return status;
 }
@@ -176,7 +184,8 @@ static enum atsi_status close_logits(struct run *r, struct atsi_error *err) {
     bool failed = ferror(r->logits) != 0;
     failed |= fclose(r->logits) != 0;
     r->logits = NULL;
-    return failed ? atsi_fail(err, ATSI_FAILED, "%s: cannot be written: %s", r->o->logits_path, strerror(errno)) : ATSI_OK;
+    return failed ? atsi_fail(err, ATSI_FAILED, "%s: cannot be written: %s", r->o->logits_path, strerror(errno))
+                  : ATSI_OK;
 }
 
 // No round runs any more.
@@ -197,20 +206,22 @@ static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
     } else if (status == ATSI_OK) {
         unsigned flags = ATSI_ENCODE_PROMPT | (r->o->parse_special ? ATSI_ENCODE_SPECIAL : 0u);
         status = need_tokenizer(r, err);
-        if (status == ATSI_OK) status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, flags, &list, err);
+        if (status == ATSI_OK)
+            status = atsi_tokenizer_encode(r->model.tokenizer, text.data, text.size, flags, &list, err);
         r->ids = (int32_t *)list.ids; // ids are below 2^31
         r->n_ids = (uint32_t)list.n_ids;
     }
     atsi_bytes_free(&text);
-    if (status == ATSI_OK && r->n_ids == 0) status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
+    if (status == ATSI_OK && r->n_ids == 0)
+        status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
     return status;
 }
 
 static enum atsi_status complete(struct run *r, struct atsi_error *err) {
     struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
     ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
-    enum atsi_status status = atsi_generate(&r->model, r->session, r->sampler, r->ids, r->n_ids, r->logits ? write_logits : NULL, r,
-                                            &params, &r->times.result, err);
+    enum atsi_status status = atsi_generate(&r->model, r->session, r->sampler, r->ids, r->n_ids,
+                                            r->logits ? write_logits : NULL, r, &params, &r->times.result, err);
     enum atsi_status flushed = atsi_output_finish(&r->output, &r->times.result, status == ATSI_OK ? err : NULL);
     return status != ATSI_OK ? status : flushed;
 }
@@ -231,7 +242,8 @@ static enum atsi_status chat(struct run *r, struct atsi_error *err) {
 static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
     struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet, &interrupted);
     struct atsi_unpack_params params = {.path = r->o->plan_path,
-                                        .n_threads = (uint32_t)(r->o->n_threads ? r->o->n_threads : atsi_pool_default_threads()),
+                                        .n_threads =
+                                            (uint32_t)(r->o->n_threads ? r->o->n_threads : atsi_pool_default_threads()),
                                         .progress = atsi_load_bar_advance,
                                         .context = &bar,
                                         .interrupted = &interrupted};
@@ -250,9 +262,11 @@ static void report(const struct run *r) {
 
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only", r->o->plan_path);
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only",
+                         r->o->plan_path);
     const struct atsi_chat_format *format;
-    ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err) : read_ids(r, err)); // before anything is loaded
+    ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err)
+                        : read_ids(r, err)); // before anything is loaded
     listen_for_signals();
     if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     struct atsi_error fallback;
@@ -285,11 +299,15 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
     signal(SIGBUS, on_bus_error);
     enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);
-    if (status == ATSI_OK && options.mode == ATSI_RUN_HELP) fputs(atsi_run_usage(), stdout);
-    else if (status == ATSI_OK && options.mode == ATSI_RUN_VERSION) puts("atsi-run " ATSI_VERSION);
-    else if (status == ATSI_OK) status = run(&r, &err);
+    if (status == ATSI_OK && options.mode == ATSI_RUN_HELP)
+        fputs(atsi_run_usage(), stdout);
+    else if (status == ATSI_OK && options.mode == ATSI_RUN_VERSION)
+        puts("atsi-run " ATSI_VERSION);
+    else if (status == ATSI_OK)
+        status = run(&r, &err);
     close_run(&r);
-    if (status == ATSI_OK && fflush(stdout) && errno != EPIPE) status = atsi_fail(&err, ATSI_FAILED, "standard output: %s", strerror(errno));
+    if (status == ATSI_OK && fflush(stdout) && errno != EPIPE)
+        status = atsi_fail(&err, ATSI_FAILED, "standard output: %s", strerror(errno));
     if (status != ATSI_OK && status != ATSI_INTERRUPTED) fprintf(stderr, "atsi-run: %s\n", err.text);
     return status;
 }

@@ -19,14 +19,15 @@ static enum atsi_status open_cuda(struct atsi_device **device, struct atsi_error
 }
 
 // A simulated card with the memory and the link of a profile. What the driver takes counts as taken.
-static enum atsi_status open_sim(const char *path, bool reference, const struct atsi_plan *plan, struct atsi_device **device,
-                                 struct atsi_error *err) {
+static enum atsi_status open_sim(const char *path, bool reference, const struct atsi_plan *plan,
+                                 struct atsi_device **device, struct atsi_error *err) {
     struct atsi_device_profile profile;
     enum atsi_status status = atsi_device_profile_read(path, &profile, err);
     if (status == ATSI_OK && !profile.has_gpu) status = atsi_fail(err, ATSI_BAD_INPUT, "%s describes no GPU", path);
     if (status == ATSI_OK) {
         uint64_t limit = plan->limits.vram_bytes ? plan->limits.vram_bytes : profile.gpu_bytes;
-        struct atsi_sim_params params = {.memory_bytes = limit > profile.context_bytes ? limit - profile.context_bytes : 0,
+        struct atsi_sim_params params = {.memory_bytes =
+                                             limit > profile.context_bytes ? limit - profile.context_bytes : 0,
                                          .h2d_bytes_per_us = profile.to_device.bytes_per_us,
                                          .d2h_bytes_per_us = profile.to_host.bytes_per_us,
                                          .copy_latency_us = profile.to_device.fixed_us,
@@ -43,8 +44,8 @@ static bool plan_uses_gpu(const struct atsi_plan *plan) {
     return plan->limits.temp_bytes > 0;
 }
 
-enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct atsi_plan *plan, struct atsi_device **device,
-                                  struct atsi_error *fallback, struct atsi_error *err) {
+enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct atsi_plan *plan,
+                                  struct atsi_device **device, struct atsi_error *fallback, struct atsi_error *err) {
     *device = NULL;
     *fallback = (struct atsi_error){0};
     if (o->device && !strncmp(o->device, "sim:", 4))

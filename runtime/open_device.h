@@ -8,7 +8,7 @@
 
 // *device is NULL for a CPU run: with --device cpu, for a plan without GPU units, or, when nothing was asked for, where no
 // CUDA device can be opened: *fallback then says why, else its text is empty. An explicit --device cuda that cannot be had is an error.
-enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct atsi_plan *plan, struct atsi_device **device,
-                                  struct atsi_error *fallback, struct atsi_error *err);
+enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct atsi_plan *plan,
+                                  struct atsi_device **device, struct atsi_error *fallback, struct atsi_error *err);
 
 #endif

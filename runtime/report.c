@@ -40,11 +40,14 @@ void atsi_load_bar_finish(struct atsi_load_bar *bar) {
 static double rate(double n, double us) { return us > 0 ? n * 1e6 / us : 0; }
 
 // The first token comes out of the prefill.
-static uint32_t n_decode_rounds(const struct atsi_generate_result *r) { return r->n_generated > 1 ? r->n_generated - 1 : 0; }
+static uint32_t n_decode_rounds(const struct atsi_generate_result *r) {
+    return r->n_generated > 1 ? r->n_generated - 1 : 0;
+}
 
 void atsi_report_begin_line(void) {
     struct stat out, log;
-    if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &log) == 0 && out.st_dev == log.st_dev && out.st_ino == log.st_ino)
+    if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &log) == 0 && out.st_dev == log.st_dev &&
+        out.st_ino == log.st_ino)
         fputc('\n', stderr);
 }
 
@@ -61,29 +64,32 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
 }
 
 static void report_link(FILE *f, const struct atsi_tuner *tuner) {
-    static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares", [ATSI_LINK_SHARES_LESS] = "shares less",
+    static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams",
+                                        [ATSI_LINK_SHARES] = "shares",
+                                        [ATSI_LINK_SHARES_LESS] = "shares less",
                                         [ATSI_LINK_SHARES_MORE] = "shares more"};
     fprintf(f, "link     %s%s", names[tuner->use], tuner->settled ? "" : ", not settled yet");
     for (int use = 0; use < ATSI_LINK_USES; use++)
-        if (tuner->median_us[use] > 0) fprintf(f, "%s %s %.2f ms a token", use ? "," : "; tried:", names[use], tuner->median_us[use] * 1e-3);
+        if (tuner->median_us[use] > 0)
+            fprintf(f, "%s %s %.2f ms a token", use ? "," : "; tried:", names[use], tuner->median_us[use] * 1e-3);
     fputc('\n', f);
 }
 
 static void report_rounds(FILE *f, const struct atsi_session *session, const struct atsi_generate_result *r) {
     struct atsi_decision d = atsi_dispatcher_last(session->dispatcher);
-    fprintf(f, "rounds   of %u tokens: %u units promoted, %u shared, %u waits of the CPU\n", session->assigned_for, d.n_promoted,
-            d.n_shared, atsi_executor_n_handovers(session->executor));
+    fprintf(f, "rounds   of %u tokens: %u units promoted, %u shared, %u waits of the CPU\n", session->assigned_for,
+            d.n_promoted, d.n_shared, atsi_executor_n_handovers(session->executor));
     if (session->assigned_for != 1 || n_decode_rounds(r) == 0 || d.predicted_us <= 0) return;
     double measured_us = r->decode_us / n_decode_rounds(r);
-    fprintf(f, "a token  predicted %.2f ms, at best %.2f ms, measured %.2f ms; deciding took %.2f ms once\n", d.predicted_us * 1e-3,
-            d.lower_bound_us * 1e-3, measured_us * 1e-3, d.deciding_us * 1e-3);
+    fprintf(f, "a token  predicted %.2f ms, at best %.2f ms, measured %.2f ms; deciding took %.2f ms once\n",
+            d.predicted_us * 1e-3, d.lower_bound_us * 1e-3, measured_us * 1e-3, d.deciding_us * 1e-3);
 }
 
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
     fprintf(f, "memory   host: weights %.1f MiB, %.1f of them unpacked, %s; activations and states %.1f MiB\n",
-            (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20, weights->pinned ? "pinned" : "not pinned",
-            (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
+            (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
+            weights->pinned ? "pinned" : "not pinned", (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
     if (!weights->owner) return;
     report_rounds(f, session, &times->result);
     if (session->tuner.has_choice) report_link(f, &session->tuner);

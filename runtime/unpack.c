@@ -38,8 +38,8 @@ static enum atsi_status unpack_tensor(struct unpacking *u, const struct atsi_pla
     return status;
 }
 
-static enum atsi_status write_unpacked(const struct atsi_plan_file *file, const char *path, const struct atsi_unpack_params *params,
-                                       struct atsi_error *err) {
+static enum atsi_status write_unpacked(const struct atsi_plan_file *file, const char *path,
+                                       const struct atsi_unpack_params *params, struct atsi_error *err) {
     struct unpacking u = {.file = file, .params = params};
     uint32_t n = atsi_plan_file_n_blobs(file);
     for (uint32_t i = 0; i < n; i++) u.total_bytes += atsi_plan_file_blob(file, i)->tensor.size_bytes;
@@ -65,8 +65,8 @@ static bool is_unpacked(const struct atsi_plan_file *shipped, const char *path) 
     return same;
 }
 
-static enum atsi_status open_unpacked(struct atsi_model *model, const char *path, const struct atsi_unpack_params *params,
-                                      struct atsi_error *err) {
+static enum atsi_status open_unpacked(struct atsi_model *model, const char *path,
+                                      const struct atsi_unpack_params *params, struct atsi_error *err) {
     struct atsi_model unpacked;
     if (!is_unpacked(model->file, path)) ATSI_TRY(write_unpacked(model->file, path, params, err));
     enum atsi_status status = atsi_model_open(&unpacked, path, err);
@@ -76,7 +76,8 @@ static enum atsi_status open_unpacked(struct atsi_model *model, const char *path
     return status;
 }
 
-enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params, struct atsi_error *err) {
+enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params,
+                                   struct atsi_error *err) {
     char *path = atsi_unpacked_path(params->path);
     if (!path) return atsi_fail(err, ATSI_FAILED, "out of memory while unpacking %s", params->path);
     enum atsi_status status = open_unpacked(model, path, params, err);

@@ -9,10 +9,10 @@
 #include "runtime/weights.h"
 
 struct atsi_unpack_params {
-    const char *path;                        // of the plan that *model was opened from
-    uint32_t n_threads;                      // 0 counts as 1
-    atsi_load_progress *progress;            // NULL fine
-    void *context;                           // of progress
+    const char *path;                         // of the plan that *model was opened from
+    uint32_t n_threads;                       // 0 counts as 1
+    atsi_load_progress *progress;             // NULL fine
+    void *context;                            // of progress
     const volatile sig_atomic_t *interrupted; // looked at between tensors: ATSI_INTERRUPTED, and no file is left
 };
 
@@ -22,6 +22,7 @@ char *atsi_unpacked_path(const char *path);
 // Opens the unpacked plan in the place of *model, which is shipped, and writes it first unless a plan with the same manifest
 // stands there. Every tensor's checksum is verified on the way; ATSI_BAD_INPUT names a damaged one. ATSI_FAILED: it cannot be written
 // (read-only folder, full disk). After a failure *model is as it was, and still runs: tensors are then unpacked into memory at each start.
-enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params, struct atsi_error *err);
+enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params,
+                                   struct atsi_error *err);
 
 #endif
