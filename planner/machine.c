@@ -66,7 +66,7 @@ static enum atsi_status measure(const struct atsi_plan_options *o, const struct 
     }
     free(cache);
     if (status == ATSI_OK && o->save_profile_path)
-        status = atsi_profile_cache_save(o->save_profile_path, &m->profile, err);
+        status = atsi_profile_save(o->save_profile_path, &m->profile, err);
     return status;
 }
 
