@@ -9,7 +9,8 @@
 // ---- host memory --------------------------------------------------------------------------------------------------
 
 // Zeroed memory that only counts once it is touched; mapped into the device where there is one.
-static enum atsi_status host_alloc(struct atsi_executor *x, uint64_t bytes, void **host, void **dev, struct atsi_error *err) {
+static enum atsi_status host_alloc(struct atsi_executor *x, uint64_t bytes, void **host, void **dev,
+                                   struct atsi_error *err) {
     *dev = NULL;
     if (!bytes) bytes = 1;
     if (x->device) {
@@ -28,8 +29,10 @@ static enum atsi_status host_alloc(struct atsi_executor *x, uint64_t bytes, void
 
 static void host_free(struct atsi_executor *x, void *host, uint64_t bytes) {
     if (!host) return;
-    if (x->device) x->device->ops->host_free(x->device, host);
-    else munmap(host, bytes ? bytes : 1);
+    if (x->device)
+        x->device->ops->host_free(x->device, host);
+    else
+        munmap(host, bytes ? bytes : 1);
 }
 
 static uint64_t state_bytes(const struct atsi_executor *x, uint32_t i) {
@@ -47,12 +50,14 @@ static enum atsi_status create_staging(struct atsi_executor *x, struct atsi_erro
     s->host = host;
     s->dev = dev;
     x->round = host;
-    x->sides[ATSI_CPU].round = (struct atsi_round_ref){host, s->host + n_head, s->host + n_head + x->plan->limits.chunk};
+    x->sides[ATSI_CPU].round =
+        (struct atsi_round_ref){host, s->host + n_head, s->host + n_head + x->plan->limits.chunk};
     if (x->device) {
         void *device;
         ATSI_TRY(x->device->ops->alloc(x->device, s->n_ints * sizeof(int32_t), &device, err));
         s->device = device;
-        x->sides[ATSI_GPU].round = (struct atsi_round_ref){device, s->device + n_head, s->device + n_head + x->plan->limits.chunk};
+        x->sides[ATSI_GPU].round =
+            (struct atsi_round_ref){device, s->device + n_head, s->device + n_head + x->plan->limits.chunk};
     }
     return ATSI_OK;
 }
@@ -65,8 +70,8 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     x->prefetched = calloc(x->p->n_units, sizeof *x->prefetched);
     x->promotions = calloc(x->p->n_units, sizeof *x->promotions);
     x->promoted_tensors = calloc(x->p->n_tensors + 1, sizeof *x->promoted_tensors);
-    bool complete = x->host_states && x->device_states && x->backends && x->prefetched &&
-                    x->promotions && x->promoted_tensors;
+    bool complete =
+        x->host_states && x->device_states && x->backends && x->prefetched && x->promotions && x->promoted_tensors;
     for (int side = 0; side < 2; side++) {
         x->sides[side].state_k = calloc(n_states, sizeof(void *));
         x->sides[side].state_v = calloc(n_states, sizeof(void *));
@@ -88,11 +93,13 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     return x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err);
 }
 
-static enum atsi_status create(struct atsi_executor *x, const struct atsi_executor_params *params, struct atsi_error *err) {
+static enum atsi_status create(struct atsi_executor *x, const struct atsi_executor_params *params,
+                               struct atsi_error *err) {
     const struct atsi_plan_limits *l = &x->plan->limits;
     void *compute;
     ATSI_TRY(atsi_pool_create(params->n_threads ? params->n_threads : (int)l->n_threads, &x->pool, err));
-    ATSI_TRY(atsi_cpu_create(params->isa, x->p, l->chunk, l->n_outputs, x->n_ctx, atsi_pool_n_threads(x->pool), &x->cpu, err));
+    ATSI_TRY(atsi_cpu_create(params->isa, x->p, l->chunk, l->n_outputs, x->n_ctx, atsi_pool_n_threads(x->pool), &x->cpu,
+                             err));
     ATSI_TRY(create_side_tables(x, err));
     ATSI_TRY(create_staging(x, err));
     ATSI_TRY(host_alloc(x, l->compute_bytes, &compute, &x->host_compute_dev, err));
@@ -103,7 +110,8 @@ static enum atsi_status create(struct atsi_executor *x, const struct atsi_execut
     return x->device ? create_device_side(x, err) : ATSI_OK;
 }
 
-enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err) {
+enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out,
+                                      struct atsi_error *err) {
     struct atsi_executor *x = calloc(1, sizeof *x);
     *out = NULL;
     if (!x) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the executor");
@@ -113,8 +121,10 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->device = params->device;
     x->trace = params->trace;
     enum atsi_status status = create(x, params, err);
-    if (status == ATSI_OK) *out = x;
-    else atsi_executor_free(x);
+    if (status == ATSI_OK)
+        *out = x;
+    else
+        atsi_executor_free(x);
     return status;
 }
 
@@ -189,7 +199,8 @@ static enum atsi_status zero_device_state(struct atsi_executor *x, uint32_t i, s
     return status;
 }
 
-static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum atsi_backend backend, struct atsi_error *err) {
+static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum atsi_backend backend,
+                                    struct atsi_error *err) {
     const struct atsi_state *s = &x->p->states[i];
     uint64_t bytes = state_bytes(x, i);
     void *block, *dev;
@@ -200,7 +211,8 @@ static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum at
         ATSI_TRY(host_alloc(x, bytes, &block, &dev, err));
         x->host_states[i] = block;
     }
-    uint64_t v_offset = atsi_side_value_offset(s, atsi_state_capacity(s, x->n_ctx, x->plan->limits.chunk), x->plan->limits.kv_type);
+    uint64_t v_offset =
+        atsi_side_value_offset(s, atsi_state_capacity(s, x->n_ctx, x->plan->limits.chunk), x->plan->limits.kv_type);
     x->sides[backend].state_k[i] = block;
     x->sides[backend].state_v[i] = s->kind == ATSI_STATE_KV ? (char *)block + v_offset : NULL;
     return ATSI_OK;
@@ -209,7 +221,8 @@ static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum at
 static enum atsi_status place_states(struct atsi_executor *x, struct atsi_error *err) {
     for (uint32_t u = 0; u < x->p->n_units; u++)
         for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
-            if (x->p->ops[i].state != ATSI_NONE) ATSI_TRY(place_state(x, (uint32_t)x->p->ops[i].state, x->backends[u], err));
+            if (x->p->ops[i].state != ATSI_NONE)
+                ATSI_TRY(place_state(x, (uint32_t)x->p->ops[i].state, x->backends[u], err));
     x->states_placed = true;
     return atsi_executor_reset(x, err);
 }
@@ -232,7 +245,8 @@ static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit 
 }
 
 // The big tensors of a unit, each once. Returns their number, at most `cap`.
-static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors, uint32_t cap) {
+static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors,
+                                 uint32_t cap) {
     uint32_t n = 0;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
         for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
@@ -244,7 +258,9 @@ static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi
     return n;
 }
 
-enum { MAX_PIECES = 4 }; // big tensors of one unit
+enum {
+    MAX_PIECES = 4
+}; // big tensors of one unit
 
 // Gives the prefetched units their places in the temporary region and their tensors the addresses there.
 static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_error *err) {
@@ -259,7 +275,8 @@ static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_erro
         units[n].n_pieces = list_big_tensors(x->p, &x->p->units[u], &tensors[n * MAX_PIECES], MAX_PIECES);
         for (uint32_t i = 0; i < units[n].n_pieces; i++) {
             uint32_t t = tensors[n * MAX_PIECES + i];
-            pieces[n * MAX_PIECES + i] = (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[t], x->p->tensors[t].size_bytes};
+            pieces[n * MAX_PIECES + i] =
+                (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[t], x->p->tensors[t].size_bytes};
         }
         n++;
     }
@@ -281,7 +298,8 @@ static enum atsi_status place_promoted(struct atsi_executor *x, struct atsi_erro
     return x->transfers ? plan_transfers(x, err) : ATSI_OK;
 }
 
-static enum atsi_status take_assignment(struct atsi_executor *x, const struct atsi_assignment *a, struct atsi_error *err) {
+static enum atsi_status take_assignment(struct atsi_executor *x, const struct atsi_assignment *a,
+                                        struct atsi_error *err) {
     for (uint32_t u = 0; u < x->p->n_units; u++) {
         const struct atsi_unit *unit = &x->p->units[u];
         if (!x->states_placed || !unit_has_state(x->p, unit)) x->backends[u] = x->device ? a->backends[u] : ATSI_CPU;
@@ -299,7 +317,8 @@ static void build_calls(struct atsi_executor *x) {
     promoted_side.tensors = x->promoted_tensors;
     for (uint32_t i = 0; i < x->script.n_steps; i++) {
         const struct atsi_step *s = &x->script.steps[i];
-        atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op, &x->calls[i]);
+        atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op,
+                             &x->calls[i]);
         if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
             atsi_side_narrow_call(&x->calls[i], s->begin, s->end, &x->parts[i]);
     }
@@ -321,12 +340,14 @@ static enum atsi_status build_script(struct atsi_executor *x, const float *gpu_s
     x->parts = calloc(x->script.n_steps, sizeof *x->parts);
     x->graphs = calloc(x->script.n_actions, sizeof *x->graphs);
     if (x->trace && x->device) x->traced = calloc(x->script.n_actions, sizeof *x->traced);
-    if (!x->calls || !x->parts || !x->graphs || (x->trace && x->device && !x->traced)) return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
+    if (!x->calls || !x->parts || !x->graphs || (x->trace && x->device && !x->traced))
+        return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
     build_calls(x);
     return ATSI_OK;
 }
 
-enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err) {
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                      struct atsi_error *err) {
     if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
     if (x->transfers) ATSI_TRY(atsi_transfers_drain(x->transfers, err));
     ATSI_TRY(take_assignment(x, assignment, err));

@@ -14,9 +14,10 @@
 struct atsi_executor;
 
 struct atsi_executor_params {
-    const struct atsi_plan *plan;      // borrowed, outlives the executor
-    const void *const *host_tensors;   // [n_tensors] host addresses; NULL entries only for tensors that no CPU unit reads
-    const void *const *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
+    const struct atsi_plan *plan;    // borrowed, outlives the executor
+    const void *const *host_tensors; // [n_tensors] host addresses; NULL entries only for tensors that no CPU unit reads
+    const void *const
+        *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
     const void *const *mapped_tensors; // [n_tensors] device addresses of the host tensors; NULL without a device
     uint32_t n_ctx;                    // positions, at most the plan's
     int n_threads;                     // 0: the plan's, else the default
@@ -25,7 +26,8 @@ struct atsi_executor_params {
     struct atsi_trace *trace;          // NULL: none; borrowed. Tracing adds two events to every run of device work
 };
 
-enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out, struct atsi_error *err);
+enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out,
+                                      struct atsi_error *err);
 void atsi_executor_free(struct atsi_executor *x); // NULL fine
 
 // How a unit that is not resident runs on the GPU.
@@ -39,12 +41,13 @@ enum atsi_promotion {
 struct atsi_assignment {
     const enum atsi_backend *backends;     // [n_units]
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
-    const float *gpu_share;                // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
+    const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
 };
 // Builds the coming rounds' script (runtime/script.h). Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in
 // mapped_tensors; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of
 // the output head cannot be prefetched; units that cannot be shared (atsi_script_can_share) ignore their share.
-enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment, struct atsi_error *err);
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                      struct atsi_error *err);
 
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
 // are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, valid only
@@ -58,7 +61,8 @@ struct atsi_round_request {
     atsi_on_logits *on_logits; // may be NULL when n_outputs is 0
     void *context;
 };
-enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *request, struct atsi_error *err);
+enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *request,
+                                     struct atsi_error *err);
 
 // Forgets every state (a new text begins).
 enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error *err);

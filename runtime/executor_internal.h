@@ -9,16 +9,16 @@
 
 // What the host writes for a round and a device copies: the struct, the token ids and the output rows, as one row of int32.
 struct atsi_staging {
-    int32_t *host;       // mapped
-    const int32_t *dev;  // its device address
-    int32_t *device;     // the copy that kernels read
+    int32_t *host;      // mapped
+    const int32_t *dev; // its device address
+    int32_t *device;    // the copy that kernels read
     uint32_t n_ints;
 };
 
 // A run of device actions in this round, for the trace.
 struct atsi_traced_run {
     struct atsi_event *began, *ended; // made when first needed
-    uint32_t n; // actions; 0: not run since the last report
+    uint32_t n;                       // actions; 0: not run since the last report
 };
 
 struct atsi_executor {
@@ -39,13 +39,15 @@ struct atsi_executor {
     struct atsi_script script;
     struct atsi_op_call *calls;   // [script.n_steps]
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
-    void **graphs; // [script.n_actions] captured decode rounds of the runs of device actions that start there, NULL until first needed
-    enum atsi_backend *backends; // [n_units]
-    bool *prefetched;            // [n_units]
-    enum atsi_promotion *promotions; // [n_units]
-    const void *const *mapped;   // [n_tensors]
+    void **
+        graphs; // [script.n_actions] captured decode rounds of the runs of device actions that start there, NULL until first needed
+    enum atsi_backend *backends;      // [n_units]
+    bool *prefetched;                 // [n_units]
+    enum atsi_promotion *promotions;  // [n_units]
+    const void *const *mapped;        // [n_tensors]
     struct atsi_transfers *transfers; // NULL without a temporary region
-    const void **promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
+    const void **
+        promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
     struct atsi_round *round; // in staging
     struct atsi_trace *trace;
     struct atsi_traced_run *traced; // [script.n_actions] only with a trace: events around each run of device actions

@@ -18,11 +18,13 @@ static enum atsi_status cross(struct atsi_executor *x, const struct atsi_action 
     uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
     char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
     bool to_device = a->backend == ATSI_GPU;
-    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device, b->width,
-                                     a->width, rows_of(x, a->buffer), err);
+    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width,
+                                     to_device ? on_host : on_device, b->width, a->width, rows_of(x, a->buffer), err);
 }
 
-static bool goes_to_device(const struct atsi_action *a) { return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU; }
+static bool goes_to_device(const struct atsi_action *a) {
+    return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU;
+}
 
 static enum atsi_status enqueue(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
     for (uint32_t i = first; i < first + n; i++) {
@@ -84,9 +86,12 @@ static void name_actions(const struct atsi_executor *x, uint32_t first, uint32_t
         if (!from) from = &x->script.steps[a->first];
         to = &x->script.steps[a->first + a->n - 1];
     }
-    if (!from) snprintf(name, cap, "copies");
-    else if (from->op == to->op) snprintf(name, cap, "%s", unit_of_op(x->p, from->op));
-    else snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_of_op(x->p, from->op), unit_of_op(x->p, to->op));
+    if (!from)
+        snprintf(name, cap, "copies");
+    else if (from->op == to->op)
+        snprintf(name, cap, "%s", unit_of_op(x->p, from->op));
+    else
+        snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_of_op(x->p, from->op), unit_of_op(x->p, to->op));
 }
 
 static enum atsi_status mark(struct atsi_executor *x, struct atsi_event **e, struct atsi_error *err) {
@@ -94,7 +99,8 @@ static enum atsi_status mark(struct atsi_executor *x, struct atsi_event **e, str
     return x->device->ops->event_record(*e, x->stream, err);
 }
 
-static enum atsi_status run_traced_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+static enum atsi_status run_traced_on_device(struct atsi_executor *x, uint32_t first, uint32_t n,
+                                             struct atsi_error *err) {
     ATSI_TRY(mark(x, &x->traced[first].began, err));
     ATSI_TRY(run_on_device(x, first, n, err));
     x->traced[first].n = n;
@@ -108,7 +114,8 @@ static enum atsi_status run_traced_action(struct atsi_executor *x, uint32_t i, s
     ATSI_TRY(run_action(x, a, err));
     if (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT) return ATSI_OK;
     if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
-    atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, atsi_clock_us() - started_us);
+    atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us,
+                    atsi_clock_us() - started_us);
     return ATSI_OK;
 }
 
@@ -136,7 +143,8 @@ static enum atsi_status begin_trace(struct atsi_executor *x, struct atsi_error *
 static enum atsi_status end_trace(struct atsi_executor *x, bool tail, struct atsi_error *err) {
     if (!x->trace) return ATSI_OK;
     char name[64];
-    snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens", tail ? x->round->n_outputs : x->round->n_tokens);
+    snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens",
+             tail ? x->round->n_outputs : x->round->n_tokens);
     atsi_trace_span(x->trace, ATSI_LANE_ROUND, name, x->round_began_us, atsi_clock_us() - x->round_began_us);
     return report_device(x, err);
 }
@@ -148,8 +156,10 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
     for (uint32_t i = first; i < end;) {
         uint32_t n = 0;
         while (i + n < end && goes_to_device(&x->script.actions[i + n])) n++;
-        if (n) ATSI_TRY(x->traced ? run_traced_on_device(x, i, n, err) : run_on_device(x, i, n, err));
-        else ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->script.actions[i], err));
+        if (n)
+            ATSI_TRY(x->traced ? run_traced_on_device(x, i, n, err) : run_on_device(x, i, n, err));
+        else
+            ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->script.actions[i], err));
         i += n ? n : 1;
     }
     // The next round's host writes must not meet copies that still read them.
@@ -157,9 +167,11 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
     return end_trace(x, first > 0, err);
 }
 
-enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r, struct atsi_error *err) {
+enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r,
+                                     struct atsi_error *err) {
     const struct atsi_plan_limits *l = &x->plan->limits;
-    int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids, *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
+    int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids,
+            *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
     ATSI_TRY(run_actions(x, 0, x->script.tail, err));

@@ -9,7 +9,8 @@ const char *atsi_run_usage(void) {
     return "usage: atsi-run PLAN.atsp [-p TEXT | -f FILE] [options]\n"
            "\n"
            "prompt      -p TEXT, -f FILE, or standard input: plain completion; --tokens-in FILE: token ids\n"
-           "            --chat: the model's chat format (with -p one turn, else interactive), --system TEXT, --chat-format NAME\n"
+           "            --chat: the model's chat format (with -p one turn, else interactive), --system TEXT, "
+           "--chat-format NAME\n"
            "generation  -n N, --temp T (0: greedy), --top-k K, --top-p P, --min-p P, --repeat-penalty R, --seed S,\n"
            "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
            "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE\n"
@@ -26,8 +27,8 @@ static enum atsi_status parse_whole(const char *option, const char *text, int64_
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end || errno || value < low || value > high)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %lld to %lld", option, text, (long long)low,
-                         (long long)high);
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no whole number from %lld to %lld", option, text,
+                         (long long)low, (long long)high);
     *out = value;
     return ATSI_OK;
 }
@@ -44,7 +45,14 @@ static enum atsi_status parse_real(const char *option, const char *text, double 
 
 // ---- the table of options -----------------------------------------------------------------------------------------
 
-enum option_type { FLAG, TEXT, U32, INT, REAL, SPECIAL };
+enum option_type {
+    FLAG,
+    TEXT,
+    U32,
+    INT,
+    REAL,
+    SPECIAL
+};
 
 struct option {
     const char *name;
@@ -96,7 +104,8 @@ static const struct option *find_option(const char *name) {
     return NULL;
 }
 
-static enum atsi_status set_special(const struct option *o, const char *text, struct atsi_run_options *out, struct atsi_error *err) {
+static enum atsi_status set_special(const struct option *o, const char *text, struct atsi_run_options *out,
+                                    struct atsi_error *err) {
     int64_t number;
     if (!strcmp(o->name, "-n")) return parse_whole("-n", text, -1, INT32_MAX, &out->n_predict, err);
     if (!strcmp(o->name, "--seed")) {
@@ -111,12 +120,14 @@ static enum atsi_status set_special(const struct option *o, const char *text, st
         return ATSI_OK;
     }
     if (!*text) return atsi_fail(err, ATSI_BAD_INPUT, "--stop: the text is empty");
-    if (out->n_stops == ATSI_MAX_STOPS) return atsi_fail(err, ATSI_BAD_INPUT, "--stop: given more than %d times", ATSI_MAX_STOPS);
+    if (out->n_stops == ATSI_MAX_STOPS)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--stop: given more than %d times", ATSI_MAX_STOPS);
     out->stops[out->n_stops++] = text;
     return ATSI_OK;
 }
 
-static enum atsi_status set_value(const struct option *o, const char *text, struct atsi_run_options *out, struct atsi_error *err) {
+static enum atsi_status set_value(const struct option *o, const char *text, struct atsi_run_options *out,
+                                  struct atsi_error *err) {
     void *at = (char *)out + o->offset;
     int64_t number;
     switch (o->type) {
@@ -126,16 +137,22 @@ static enum atsi_status set_value(const struct option *o, const char *text, stru
     default: break;
     }
     ATSI_TRY(parse_whole(o->name, text, (int64_t)o->low, (int64_t)o->high, &number, err));
-    if (o->type == U32) *(uint32_t *)at = (uint32_t)number;
-    else *(int *)at = (int)number;
+    if (o->type == U32)
+        *(uint32_t *)at = (uint32_t)number;
+    else
+        *(int *)at = (int)number;
     return ATSI_OK;
 }
 
 static void set_flag(const struct option *o, struct atsi_run_options *out) {
-    if (!strcmp(o->name, "--tokenize")) out->mode = ATSI_RUN_TOKENIZE;
-    else if (!strcmp(o->name, "--help") || !strcmp(o->name, "-h")) out->mode = ATSI_RUN_HELP;
-    else if (!strcmp(o->name, "--version")) out->mode = ATSI_RUN_VERSION;
-    else *(bool *)((char *)out + o->offset) = true;
+    if (!strcmp(o->name, "--tokenize"))
+        out->mode = ATSI_RUN_TOKENIZE;
+    else if (!strcmp(o->name, "--help") || !strcmp(o->name, "-h"))
+        out->mode = ATSI_RUN_HELP;
+    else if (!strcmp(o->name, "--version"))
+        out->mode = ATSI_RUN_VERSION;
+    else
+        *(bool *)((char *)out + o->offset) = true;
 }
 
 // ---- the whole line -----------------------------------------------------------------------------------------------

@@ -7,19 +7,27 @@
 
 #include "runtime/sampler.h"
 
-enum atsi_run_mode { ATSI_RUN_GENERATE, ATSI_RUN_TOKENIZE, ATSI_RUN_DETOKENIZE, ATSI_RUN_HELP, ATSI_RUN_VERSION };
+enum atsi_run_mode {
+    ATSI_RUN_GENERATE,
+    ATSI_RUN_TOKENIZE,
+    ATSI_RUN_DETOKENIZE,
+    ATSI_RUN_HELP,
+    ATSI_RUN_VERSION
+};
 
-enum { ATSI_MAX_STOPS = 16 };
+enum {
+    ATSI_MAX_STOPS = 16
+};
 
 struct atsi_run_options {
     enum atsi_run_mode mode;
     const char *plan_path;
-    const char *prompt;        // -p; NULL: from prompt_path, tokens_path or standard input
-    const char *prompt_path;   // -f
-    const char *tokens_path;   // --tokens-in
-    const char *logits_path;   // --logits
-    const char *detokenize;    // ids as text
-    const char *device;        // "cpu", "cuda", "sim:FILE.json", NULL: the default
+    const char *prompt;      // -p; NULL: from prompt_path, tokens_path or standard input
+    const char *prompt_path; // -f
+    const char *tokens_path; // --tokens-in
+    const char *logits_path; // --logits
+    const char *detokenize;  // ids as text
+    const char *device;      // "cpu", "cuda", "sim:FILE.json", NULL: the default
     const char *isa;
     const char *policy;
     const char *trace_path;
@@ -27,10 +35,10 @@ struct atsi_run_options {
     const char *system_prompt; // --system
     const char *stops[ATSI_MAX_STOPS];
     uint32_t n_stops;
-    int64_t n_predict;         // -1: until end of sequence or context
-    uint32_t n_ctx;            // 0: the plan's
-    uint32_t chunk;            // 0: the plan's
-    int n_threads;             // 0: the plan's
+    int64_t n_predict; // -1: until end of sequence or context
+    uint32_t n_ctx;    // 0: the plan's
+    uint32_t chunk;    // 0: the plan's
+    int n_threads;     // 0: the plan's
     bool chat, parse_special, ignore_eos, print_ids, stats, json, quiet, seed_given;
     struct atsi_sampler_params sampling;
 };

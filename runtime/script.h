@@ -9,20 +9,20 @@
 #include "formats/program.h"
 
 enum atsi_action_kind {
-    ATSI_ACTION_CROSS,     // copy columns of a buffer's rows to `backend`, in the compute stream
-    ATSI_ACTION_GPU,       // launch steps [first, first + n) in the compute stream
-    ATSI_ACTION_CPU,       // run steps [first, first + n) on the CPU
-    ATSI_ACTION_RECORD,    // mark the compute stream
-    ATSI_ACTION_WAIT,      // the CPU waits for the mark
-    ATSI_ACTION_AWAIT,     // the compute stream waits for the next prefetched unit's weights
-    ATSI_ACTION_CONSUMED   // the compute stream has been given that unit's work
+    ATSI_ACTION_CROSS,   // copy columns of a buffer's rows to `backend`, in the compute stream
+    ATSI_ACTION_GPU,     // launch steps [first, first + n) in the compute stream
+    ATSI_ACTION_CPU,     // run steps [first, first + n) on the CPU
+    ATSI_ACTION_RECORD,  // mark the compute stream
+    ATSI_ACTION_WAIT,    // the CPU waits for the mark
+    ATSI_ACTION_AWAIT,   // the compute stream waits for the next prefetched unit's weights
+    ATSI_ACTION_CONSUMED // the compute stream has been given that unit's work
 };
 
 struct atsi_action {
     enum atsi_action_kind kind;
-    enum atsi_backend backend;  // CROSS: where to
+    enum atsi_backend backend;      // CROSS: where to
     uint32_t buffer, offset, width; // CROSS
-    uint32_t first, n;          // GPU, CPU: steps
+    uint32_t first, n;              // GPU, CPU: steps
 };
 
 // One operation, or a part of it, on one side.
@@ -34,17 +34,19 @@ struct atsi_step {
 };
 
 struct atsi_script {
-    struct atsi_step *steps;     uint32_t n_steps;
-    struct atsi_action *actions; uint32_t n_actions;
+    struct atsi_step *steps;
+    uint32_t n_steps;
+    struct atsi_action *actions;
+    uint32_t n_actions;
     uint32_t tail; // actions from here on are repeated for each group of output rows
 };
 
 struct atsi_script_params {
-    const struct atsi_program *program;  // has passed atsi_program_check
-    const enum atsi_backend *backends;   // [n_units]
-    const bool *promoted;                // [n_units]; NULL: none
-    const bool *prefetched;              // [n_units] of the promoted ones, those that wait for a transfer; NULL: none
-    const float *gpu_share;              // [n_units] of CPU units, the part that the GPU computes beside it; NULL: none
+    const struct atsi_program *program; // has passed atsi_program_check
+    const enum atsi_backend *backends;  // [n_units]
+    const bool *promoted;               // [n_units]; NULL: none
+    const bool *prefetched;             // [n_units] of the promoted ones, those that wait for a transfer; NULL: none
+    const float *gpu_share;             // [n_units] of CPU units, the part that the GPU computes beside it; NULL: none
     uint32_t n_tokens_max, n_outputs_max; // rows that buffers were placed for
 };
 
@@ -52,7 +54,8 @@ struct atsi_script_params {
 bool atsi_script_can_share(const struct atsi_program *p, uint32_t i_unit);
 
 // Free with atsi_script_free whether it succeeds or not.
-enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out, struct atsi_error *err);
+enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out,
+                                   struct atsi_error *err);
 void atsi_script_free(struct atsi_script *s);
 
 #endif

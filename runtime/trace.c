@@ -32,7 +32,8 @@ enum atsi_status atsi_trace_open(struct atsi_trace **out, const char *path, stru
     t->origin_us = atsi_clock_us();
     fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", t->file);
     for (int i = 0; i < 5; i++)
-        fprintf(t->file, "%s{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+        fprintf(t->file,
+                "%s{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
                 i ? ",\n" : "", i + 1, lanes[i]);
     *out = t;
     return ATSI_OK;
@@ -43,7 +44,8 @@ static void put_name(FILE *f, const char *name) {
     for (; *name; name++) fputc((unsigned char)*name < 0x20 || *name == '"' || *name == '\\' ? '?' : *name, f);
 }
 
-void atsi_trace_span(struct atsi_trace *t, enum atsi_trace_lane lane, const char *name, double start_us, double duration_us) {
+void atsi_trace_span(struct atsi_trace *t, enum atsi_trace_lane lane, const char *name, double start_us,
+                     double duration_us) {
     if (!t) return;
     fputs(",\n{\"ph\": \"X\", \"pid\": 1, \"name\": \"", t->file);
     put_name(t->file, name);
@@ -55,7 +57,8 @@ enum atsi_status atsi_trace_close(struct atsi_trace *t, struct atsi_error *err) 
     fputs("\n]}\n", t->file);
     bool failed = ferror(t->file) != 0;
     failed |= fclose(t->file) != 0;
-    enum atsi_status status = failed ? atsi_fail(err, ATSI_FAILED, "%s: the trace could not be written", t->path) : ATSI_OK;
+    enum atsi_status status =
+        failed ? atsi_fail(err, ATSI_FAILED, "%s: the trace could not be written", t->path) : ATSI_OK;
     free(t->path);
     free(t);
     return status;

@@ -12,7 +12,10 @@
 struct atsi_transfers;
 
 // What a promoted unit needs on the device.
-struct atsi_transfer_piece { const void *host; uint64_t bytes; }; // pinned host memory
+struct atsi_transfer_piece {
+    const void *host;
+    uint64_t bytes;
+}; // pinned host memory
 struct atsi_transfer_unit {
     const struct atsi_transfer_piece *pieces; // borrowed during atsi_transfers_plan
     uint32_t n_pieces;
@@ -20,8 +23,8 @@ struct atsi_transfer_unit {
 
 // Takes `temp_bytes` of device memory and the transfer stream at once; nothing grows afterwards. max_units and max_pieces bound
 // any later plan (events and tables are made now).
-enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units, uint32_t max_pieces,
-                                       struct atsi_transfers **out, struct atsi_error *err);
+enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
+                                       uint32_t max_pieces, struct atsi_transfers **out, struct atsi_error *err);
 void atsi_transfers_free(struct atsi_transfers *t); // NULL fine; the compute stream must be idle
 
 // Replaces the plan. Both streams must be idle (between rounds; atsi_transfers_drain). Afterwards atsi_transfers_address(t, u, i)

@@ -9,7 +9,11 @@
 #define MADV_POPULATE_READ 22 // Linux 5.14
 #endif
 
-enum { STAGING_BYTES = 8 << 20, STAGING_COUNT = 2, FAULT_PIECE_BYTES = 32 << 20 };
+enum {
+    STAGING_BYTES = 8 << 20,
+    STAGING_COUNT = 2,
+    FAULT_PIECE_BYTES = 32 << 20
+};
 
 struct loader {
     struct atsi_weights *w;
@@ -60,7 +64,8 @@ static void register_sections(struct loader *l, const uint8_t *sections[2], cons
         const void *dev;
         sections[i] = atsi_plan_file_section(l->model->file, (enum atsi_plan_section)i, &bytes[i]);
         mapped[i] = NULL;
-        if (!bytes[i] || l->device->ops->host_register(l->device, sections[i], bytes[i], &dev, NULL) != ATSI_OK) continue;
+        if (!bytes[i] || l->device->ops->host_register(l->device, sections[i], bytes[i], &dev, NULL) != ATSI_OK)
+            continue;
         l->w->registered[i] = sections[i];
         mapped[i] = dev;
     }
@@ -87,14 +92,17 @@ static void fault_in(const uint8_t *data, uint64_t bytes) {
 // Memory of its own for a tensor that cannot stay in the mapping: pinned where a device is to read it, if that can be had.
 static enum atsi_status alloc_host_tensor(struct loader *l, uint32_t i, uint64_t bytes, struct atsi_error *err) {
     void *dev;
-    if (l->device && l->device->ops->host_alloc(l->device, bytes, &l->w->unpacked[i], &dev, NULL) == ATSI_OK) l->w->mapped[i] = dev;
-    else if (posix_memalign(&l->w->unpacked[i], 64, bytes)) return atsi_fail(err, ATSI_FAILED, "no memory for %llu bytes of weights", (unsigned long long)bytes);
+    if (l->device && l->device->ops->host_alloc(l->device, bytes, &l->w->unpacked[i], &dev, NULL) == ATSI_OK)
+        l->w->mapped[i] = dev;
+    else if (posix_memalign(&l->w->unpacked[i], 64, bytes))
+        return atsi_fail(err, ATSI_FAILED, "no memory for %llu bytes of weights", (unsigned long long)bytes);
     l->w->host[i] = l->w->unpacked[i];
     l->w->unpacked_bytes += bytes;
     return ATSI_OK;
 }
 
-static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob, struct atsi_error *err) {
+static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob,
+                                         struct atsi_error *err) {
     uint64_t bytes = blob->tensor.size_bytes;
     const uint8_t *data = atsi_plan_file_stored(l->model->file, blob);
     bool stays = blob->encoding == ATSI_PLAN_RAW && (!l->device || mapped_address(l, data));
@@ -138,7 +146,8 @@ static void close_staging(struct loader *l) {
 }
 
 // Reading the next piece into one buffer overlaps the copy out of the other.
-static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data, uint64_t bytes, struct atsi_error *err) {
+static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data, uint64_t bytes,
+                               struct atsi_error *err) {
     const struct atsi_device_ops *ops = l->device->ops;
     if (mapped_address(l, data)) { // pinned already: no staging
         ATSI_TRY(advance(l, bytes, err));
@@ -157,9 +166,11 @@ static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data,
     return ATSI_OK;
 }
 
-static enum atsi_status load_device_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob, struct atsi_error *err) {
+static enum atsi_status load_device_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob,
+                                           struct atsi_error *err) {
     char *dst = (char *)l->w->device[i];
-    if (blob->encoding == ATSI_PLAN_RAW) return upload(l, dst, atsi_plan_file_stored(l->model->file, blob), blob->tensor.size_bytes, err);
+    if (blob->encoding == ATSI_PLAN_RAW)
+        return upload(l, dst, atsi_plan_file_stored(l->model->file, blob), blob->tensor.size_bytes, err);
     void *unpacked = malloc(blob->tensor.size_bytes);
     if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
     enum atsi_status status = atsi_plan_file_read_by(l->model->file, blob, 0, unpacked, err);
@@ -201,8 +212,9 @@ static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     return l->device && l->stream ? l->device->ops->stream_sync(l->stream, err) : ATSI_OK;
 }
 
-enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model, const enum atsi_backend *backends,
-                                   struct atsi_device *device, atsi_load_progress *progress, void *context, struct atsi_error *err) {
+enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model,
+                                   const enum atsi_backend *backends, struct atsi_device *device,
+                                   atsi_load_progress *progress, void *context, struct atsi_error *err) {
     uint32_t n = model->plan.program.n_tensors ? model->plan.program.n_tensors : 1;
     memset(w, 0, sizeof *w);
     if (!atsi_plan_file_has_weights(model->file))
@@ -214,10 +226,12 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_mod
     w->device = calloc(n, sizeof *w->device);
     w->mapped = calloc(n, sizeof *w->mapped);
     w->unpacked = calloc(n, sizeof *w->unpacked);
-    struct loader l = {.w = w, .model = model, .backends = backends, .device = device, .progress = progress, .context = context};
+    struct loader l = {
+        .w = w, .model = model, .backends = backends, .device = device, .progress = progress, .context = context};
     l.used = calloc(n, sizeof *l.used);
-    enum atsi_status status = w->host && w->device && w->mapped && w->unpacked && l.used ? load_all(&l, err)
-                                                                           : atsi_fail(err, ATSI_FAILED, "out of memory while loading");
+    enum atsi_status status = w->host && w->device && w->mapped && w->unpacked && l.used
+                                  ? load_all(&l, err)
+                                  : atsi_fail(err, ATSI_FAILED, "out of memory while loading");
     if (device) close_staging(&l);
     free(l.used);
     return status;
@@ -225,8 +239,10 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_mod
 
 static void free_host_tensor(struct atsi_weights *w, uint32_t i) {
     if (!w->unpacked[i]) return;
-    if (w->mapped[i]) w->owner->ops->host_free(w->owner, w->unpacked[i]);
-    else free(w->unpacked[i]);
+    if (w->mapped[i])
+        w->owner->ops->host_free(w->owner, w->unpacked[i]);
+    else
+        free(w->unpacked[i]);
 }
 
 void atsi_weights_free(struct atsi_weights *w) {
