@@ -85,6 +85,7 @@ struct atsi_state {
     uint32_t window;  // KV: positions that a token sees, itself included; 0 = all
 };
 
+// clang-format off
 enum atsi_op_kind {
     ATSI_OP_EMBED,    // out = scale * row of tensor[0] [width, n_vocab] for each token id
     ATSI_OP_RMS_NORM, // out (+)= in / sqrt(mean(in^2) + eps) * tensor[0], in groups of `group` elements; tensor[0] has
@@ -108,6 +109,7 @@ enum atsi_op_kind {
     ATSI_OP_SELECT,     // out (rows: outputs) = the rows of `in` whose logits are wanted
     ATSI_OP_KIND_LIMIT
 };
+// clang-format on
 
 enum atsi_rope_pairing {
     ATSI_ROPE_HALF_SPLIT = 0,

@@ -65,8 +65,7 @@ static enum atsi_status measure(const struct atsi_plan_options *o, const struct 
             atsi_say(console, "note: the profile is not kept: %s", why.text);
     }
     free(cache);
-    if (status == ATSI_OK && o->save_profile_path)
-        status = atsi_profile_cache_save(o->save_profile_path, &m->profile, err);
+    if (status == ATSI_OK && o->save_profile_path) status = atsi_profile_save(o->save_profile_path, &m->profile, err);
     return status;
 }
 

@@ -52,13 +52,19 @@ static enum atsi_status make_folders(char *path, struct atsi_error *err) {
     return ATSI_OK;
 }
 
-enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile,
-                                         struct atsi_error *err) {
-    char *json = NULL, *folders = strdup(path);
-    enum atsi_status status = folders ? make_folders(folders, err) : atsi_fail(err, ATSI_FAILED, "out of memory");
-    if (status == ATSI_OK) status = atsi_device_profile_to_json(profile, &json, err);
+enum atsi_status atsi_profile_save(const char *path, const struct atsi_device_profile *profile,
+                                   struct atsi_error *err) {
+    char *json = NULL;
+    enum atsi_status status = atsi_device_profile_to_json(profile, &json, err);
     if (status == ATSI_OK) status = atsi_write_file(path, json, strlen(json), err);
     free(json);
-    free(folders);
     return status;
+}
+
+enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile,
+                                         struct atsi_error *err) {
+    char *folders = strdup(path);
+    enum atsi_status status = folders ? make_folders(folders, err) : atsi_fail(err, ATSI_FAILED, "out of memory");
+    free(folders);
+    return status == ATSI_OK ? atsi_profile_save(path, profile, err) : status;
 }

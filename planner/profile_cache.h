@@ -11,7 +11,9 @@ char *atsi_profile_cache_path(const struct atsi_device_profile *profile);
 // Replaces *profile by the stored one when there is a sound one of the same machine; else leaves it. Never fails: a
 // damaged cache is as good as none.
 void atsi_profile_cache_load(const char *path, struct atsi_device_profile *profile);
-// Makes the folder and writes the file.
+// Writes the file; ATSI_FAILED when its folder is not there.
+enum atsi_status atsi_profile_save(const char *path, const struct atsi_device_profile *profile, struct atsi_error *err);
+// The same, and makes the folders on the way to it.
 enum atsi_status atsi_profile_cache_save(const char *path, const struct atsi_device_profile *profile,
                                          struct atsi_error *err);
 

@@ -76,7 +76,7 @@ static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32
 }
 
 // Reading in place is a little slower than the copy engine, and both sides draw on the same host memory: measured together on the
-// reference machine the CPU keeps 78 of 92 GB/s and the link 51 of 55 (design section 9).
+// machine of docs/performance.md the CPU keeps 78 of 92 GB/s and the link 51 of 55.
 static const double link_in_place = 55.0 / 51.0, cpu_beside_link = 92.0 / 78.0;
 
 static const double link_speed[ATSI_LINK_USES] = {1, 1, 0.7, 1.4}; // against the profile

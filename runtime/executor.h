@@ -1,8 +1,8 @@
 // executor.h: runs rounds of a program on the CPU and, where a plan places units on it, a device.
 //
 // An executor owns what a round touches beside the weights: the compute region of each side, the states, the round data. An
-// assignment (one backend a unit) becomes a list of splits: runs of units on one backend, each with the activations that have
-// to cross before it (design section 6). Between assignments a round allocates nothing.
+// assignment (one backend a unit) becomes a script (script.h): what runs on which side, and the activations that have to cross
+// before it. Between assignments a round allocates nothing.
 #ifndef ATSI_RUNTIME_EXECUTOR_H
 #define ATSI_RUNTIME_EXECUTOR_H
 

@@ -197,6 +197,13 @@ static enum atsi_status close_trace(struct run *r, struct atsi_error *err) {
 
 // ---- generating ---------------------------------------------------------------------------------------------------
 
+static enum atsi_status check_length(const struct run *r, struct atsi_error *err) {
+    uint32_t n_ctx = r->o->n_ctx ? r->o->n_ctx : r->model.plan.limits.n_ctx;
+    if (r->n_ids == 0) return atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
+    if (r->n_ids <= n_ctx) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "the prompt has %u tokens, the context holds %u", r->n_ids, n_ctx);
+}
+
 static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
     struct atsi_bytes text = {0};
     struct atsi_token_list list = {0};
@@ -212,9 +219,7 @@ static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
         r->n_ids = (uint32_t)list.n_ids;
     }
     atsi_bytes_free(&text);
-    if (status == ATSI_OK && r->n_ids == 0)
-        status = atsi_fail(err, ATSI_BAD_INPUT, "the prompt is empty: nothing to continue");
-    return status;
+    return status == ATSI_OK ? check_length(r, err) : status;
 }
 
 static enum atsi_status complete(struct run *r, struct atsi_error *err) {

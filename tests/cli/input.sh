@@ -54,6 +54,8 @@ before_loading() { # the line stands alone even where the load and the seed are 
     [ $? -eq 2 ] && [ "$(wc -l <"$work/err")" -eq 1 ]
 }
 check "a missing prompt is told before anything is loaded" before_loading
+too_long() { seq 20 >"$work/ids" && refuses "the prompt has 20 tokens, the context holds 16" --tokens-in "$work/ids" --ctx 16; }
+check "a prompt over the context" too_long
 interrupted_at_the_prompt() { # SIGNAL MODE...: while it waits for standard input
     local rc number=$1 writer reader
     shift

@@ -44,15 +44,22 @@ stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it
 }
 begins_a_line() { "$B/atsi-run" "$plan" --device cpu --temp 0 -p "Once upon a time" -n 4 2>&1 | grep -q '^load '; }
 
-cut_short() { # the plan is emptied while it generates
-    local rc i
+cut_short() { # the plan is emptied while a loaded chat waits for its first line
+    local rc reader
     cp "$plan" "$work/cut.atsp"
-    "$B/atsi-run" "$work/cut.atsp" --device cpu --isa reference --quiet --temp 0 --ignore-eos -p a -n 500 >"$work/out" 2>"$work/err" &
-    for i in $(seq 500); do [ -s "$work/out" ] && break; sleep 0.01; done
+    mkfifo "$work/lines"
+    "$B/atsi-run" "$work/cut.atsp" --device cpu --chat --chat-format chatml -n 4 <"$work/lines" >"$work/out" 2>"$work/err" &
+    reader=$!
+    exec 3>"$work/lines"
+    for _ in $(seq 1000); do grep -q '^seed' "$work/err" && break; sleep 0.01; done # told when everything is loaded
     : >"$work/cut.atsp"
-    wait $!
+    echo a >&3
+    exec 3>&-
+    wait $reader
     rc=$?
-    [ $rc -eq 1 ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q 'cut short' "$work/err"
+    [ $rc -eq 1 ] && tail -n 1 "$work/err" | grep -q 'cut short' && return
+    echo "exit code $rc: $(cat "$work/err")"
+    return 1
 }
 
 check "a plan that is cut short in mid-run" cut_short

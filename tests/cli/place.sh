@@ -92,6 +92,9 @@ fi
 check "--save-profile" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --profile-seconds 100 --quiet -o '$work/n.atsp'"
 check "what was measured is a profile" refuses "has no GPU" "$gguf" --device "$work/p.json" --vram 6G
 check "the machine's profile is kept" sh -c "ls '$work'/cache/atsi/profile-*.json"
+no_folder() { ! at_this --save-profile "$work/nowhere/p.json" 2>"$work/err" && grep -q nowhere "$work/err" && [ ! -e "$work/nowhere" ]; }
+at_this() { "$B/atsi-plan" "$gguf" --vram 0 --quiet -o "$work/n.atsp" "$@"; }
+check "--save-profile makes no folders" no_folder
 check "and not measured again" sh -c "! '$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' -o '$work/n.atsp' 2>&1 | grep -q profiled"
 check "unless asked for" sh -c "'$B/atsi-plan' '$gguf' --vram 0 --save-profile '$work/p.json' --reprofile --profile-seconds 100 -o '$work/n.atsp' 2>&1 | grep -q profiled"
 finish

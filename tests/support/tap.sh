@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # tap.sh: sourced by the scripts of tests/cli and tests/oracle. Counts and prints TAP lines.
 n_tests=0
 ok() { n_tests=$((n_tests + 1)); echo "ok $n_tests - $1"; }

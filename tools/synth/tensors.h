@@ -1,15 +1,17 @@
 // tensors.h: the tensor directory of a synthetic model: names, shapes, types, and what values each holds.
 //
 // Scales. Matrices have a standard deviation of gain / sqrt(inputs), so that what comes out of a norm and a matrix is `gain` large at
-// any width. What the layers add to the stream together is as large as the embedding, whatever their number, so logits have a standard
-// deviation of a few at any depth. The output norm of a tied model has random signs: without them the head would
+// any width. What the layers add to the stream together is about as large as the embedding, whatever their number, so logits have a
+// standard deviation of 2 at any depth. The output norm of a tied model has random signs: without them the head would
 // recognise the embedding of the last token in the stream and always repeat it.
 //
 // Routers. In a model with experts the first part of every embedding row is the same, so the stream always carries one known direction.
 // Router rows hold, beside noise, a multiple of that direction: expert popularity falls as 1 / rank (Zipf), another order in each layer.
-// The rows of attn_q and attn_k start alike within a head, so through that direction every query resembles every key and rope
-// lets the resemblance fade with distance: attention looks at the last tokens most, what it adds changes slowly, and
-// routers, which see it beside the token's own part, choose alike for neighbouring tokens (where both matrices have one type).
+//
+// Neighbours. Rows of attn_q and attn_k start alike within a head (where both have one type), so through that direction every query
+// resembles every key, and rope lets the resemblance fade with distance: attention looks at the last tokens most, and what it adds
+// changes slowly. The noise of routers reads the second half of the stream only, where embeddings and experts are faint and
+// attention is not, so neighbouring tokens choose alike more often than distant ones.
 #ifndef ATSI_TOOLS_SYNTH_TENSORS_H
 #define ATSI_TOOLS_SYNTH_TENSORS_H
 
