@@ -170,9 +170,9 @@ static void record(struct builder *b) { act(b, (struct atsi_action){.kind = ATSI
 
 static void wait_for_record(struct builder *b, uint32_t n_pending_at_record) {
     act(b, (struct atsi_action){.kind = ATSI_ACTION_WAIT});
-    if (b->failed) return;
-    memmove(b->pending, b->pending + n_pending_at_record, (b->n_pending - n_pending_at_record) * sizeof *b->pending);
-    b->n_pending -= n_pending_at_record;
+    uint32_t n_left = b->n_pending - n_pending_at_record;
+    if (n_left > 0) memmove(b->pending, b->pending + n_pending_at_record, n_left * sizeof *b->pending);
+    b->n_pending = n_left;
 }
 
 static void emit_gpu(struct builder *b, const struct atsi_step *s, bool both) {
