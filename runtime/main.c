@@ -265,6 +265,16 @@ static void report(const struct run *r) {
     if (r->o->stats) atsi_report_stats(stderr, r->session, &r->weights, &r->times);
 }
 
+// A plan made for another card, or for more memory than is free now, still runs if it can; its owner should know.
+static void tell_mismatch(const struct run *r) {
+    struct atsi_device_info info;
+    char text[2 * ATSI_TEXT_CAP];
+    bool simulated = r->o->device && strncmp(r->o->device, "sim:", 4) == 0;
+    if (!r->device || r->o->quiet || simulated || r->device->ops->info(r->device, &info, NULL) != ATSI_OK) return;
+    atsi_describe_mismatch(&r->model.plan, &info, text, sizeof text);
+    if (text[0]) fprintf(stderr, "note: %s\n", text);
+}
+
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     if (r->model.plan.vocab_only)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds a vocabulary only: plan the model without --vocab-only",
@@ -277,6 +287,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     struct atsi_error fallback;
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, &fallback, err));
     if (*fallback.text && !r->o->quiet) fprintf(stderr, "running on the CPU: %s\n", fallback.text);
+    tell_mismatch(r);
     ATSI_TRY(open_logits(r, err));
     if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
     ATSI_TRY(open_session(r, err));

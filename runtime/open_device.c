@@ -1,5 +1,6 @@
 #include "runtime/open_device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "formats/device_profile.h"
@@ -56,4 +57,33 @@ enum atsi_status atsi_open_device(const struct atsi_run_options *o, const struct
     if (o->device || !plan_uses_gpu(plan)) return ATSI_OK;
     open_cuda(device, fallback);
     return ATSI_OK;
+}
+
+bool atsi_is_planned_device(const char *planned_for, const char *card_name) {
+    char word[ATSI_TEXT_CAP];
+    if (!planned_for[0]) return true;
+    while (*card_name) {
+        size_t n = strcspn(card_name, " ");
+        if (n > 0 && n < sizeof word) {
+            memcpy(word, card_name, n);
+            word[n] = 0;
+            if (strpbrk(word, "0123456789") && !strstr(planned_for, word)) return false;
+        }
+        card_name += n + (card_name[n] == ' ');
+    }
+    return true;
+}
+
+void atsi_describe_mismatch(const struct atsi_plan *plan, const struct atsi_device_info *info, char *text, size_t cap) {
+    uint64_t mib = 1 << 20, may_hold = info->free_bytes + info->used_by_process_bytes;
+    text[0] = 0;
+    if (!atsi_is_planned_device(plan->device, info->name))
+        snprintf(text, cap, "the plan was made for %s, this is %s; atsi-plan MODEL.gguf --vram %lluM plans for it",
+                 plan->device, info->name, (unsigned long long)(plan->limits.vram_bytes / mib));
+    else if (may_hold < plan->limits.vram_bytes)
+        snprintf(
+            text, cap,
+            "%llu MiB of the card are free and the plan may take %llu; atsi-plan MODEL.gguf --vram %lluM plans for it",
+            (unsigned long long)(may_hold / mib), (unsigned long long)(plan->limits.vram_bytes / mib),
+            (unsigned long long)(may_hold / mib));
 }
