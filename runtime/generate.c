@@ -5,7 +5,8 @@
 #include "formats/base/clock.h"
 
 const char *atsi_finish_name(enum atsi_finish finish) {
-    static const char *const names[] = {"eos", "length", "context", "stop", "interrupt"};
+    // A full context is a length too: what the user sees is that the text was cut.
+    static const char *const names[] = {"eos", "length", "length", "stop", "interrupt"};
     return names[finish];
 }
 
@@ -78,5 +79,6 @@ enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_sessi
         return ATSI_OK;
     }
     ATSI_TRY(status);
+    ATSI_TRY(atsi_session_check_logits(session, err)); // also where no token is to be picked
     return decode(model, session, sampler, params, result, err);
 }

@@ -13,7 +13,7 @@ enum atsi_finish {
     ATSI_FINISH_STOP,
     ATSI_FINISH_INTERRUPT
 };
-const char *atsi_finish_name(enum atsi_finish finish); // "eos", "length", "context", "stop", "interrupt"
+const char *atsi_finish_name(enum atsi_finish finish); // "eos", "length" (also for a full context), "stop", "interrupt"
 
 struct atsi_generate_params {
     int64_t n_predict; // -1: no limit

@@ -26,7 +26,7 @@ exits() {
 
 # ---- limits
 ends_at_the_context() {
-    run -p "Once" --ctx 8 --ignore-eos --json >"$work/json" && jq -e '.finish == "context" and .n_prompt + .n_generated == 9' "$work/json"
+    run -p "Once" --ctx 8 --ignore-eos --json >"$work/json" && jq -e '.finish == "length" and .n_prompt + .n_generated == 9' "$work/json"
 }
 long_prompt() {
     head -c 600 /dev/zero | tr '\0' '~' >"$work/long"
@@ -99,7 +99,8 @@ broken() {
     printf '%b' "$2" | dd of="$work/broken.gguf" bs=1 seek="$offset" conv=notrunc status=none
     "$B/atsi-plan" "$work/broken.gguf" --vram 0 -o "$work/broken.atsp" 2>/dev/null || return 1
     exits 1 "non-finite token $3" "$B/atsi-run" "$work/broken.atsp" --device cpu --quiet --temp 0 -p "Once upon" -n 5 || return 1
-    [ ! -s "$work/out" ]
+    [ ! -s "$work/out" ] || return 1
+    exits 1 "non-finite token $3" "$B/atsi-run" "$work/broken.atsp" --device cpu --quiet --temp 0 -p "Once upon" -n 0
 }
 
 if ! check "the model is planned" "$B/atsi-plan" "$model" --vram 0 -o "$plan"; then finish; exit; fi
