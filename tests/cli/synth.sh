@@ -87,7 +87,11 @@ full_size() {
     echo "$((SECONDS - start)) s"
     [ $((SECONDS - start)) -lt 30 ]
 }
-check "a 70B header planned without weights" full_size
+if grep -qa __asan_init "$B/atsi-plan"; then
+    skip "a 70B header planned without weights" "the address sanitizer reserves more than the limit"
+else
+    check "a 70B header planned without weights" full_size
+fi
 
 refuses() { # MESSAGE ARGUMENTS...: exit status 2 and one line that holds MESSAGE
     local message=$1 text
