@@ -79,6 +79,7 @@ enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_sessi
         return ATSI_OK;
     }
     ATSI_TRY(status);
-    ATSI_TRY(atsi_session_check_logits(session, err)); // also where no token is to be picked
+    // Picking a token checks the logits; where none is to be picked they are checked here.
+    if (params->n_predict == 0) ATSI_TRY(atsi_session_check_logits(session, err));
     return decode(model, session, sampler, params, result, err);
 }

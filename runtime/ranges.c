@@ -37,8 +37,10 @@ static bool cut(struct atsi_ranges *r, uint32_t at) {
 }
 
 void atsi_ranges_write(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum atsi_backend side, bool both) {
-    // The callers divide a buffer at most twice (script.c), far from the room there is.
-    if (!cut(r, begin) || !cut(r, end)) return;
+    if (!cut(r, begin) || !cut(r, end)) {
+        r->overflowed = true;
+        return;
+    }
     for (uint32_t i = 0, start = 0; i < r->n; start = r->end[i++]) {
         if (start < begin || r->end[i] > end) continue;
         r->held[i][side] = true;
@@ -54,7 +56,7 @@ bool atsi_ranges_fetch(struct atsi_ranges *r, uint32_t begin, uint32_t end, enum
         *from = start > begin ? start : begin;
         *to = r->end[i] < end ? r->end[i] : end;
         atsi_ranges_write(r, *from, *to, side, true);
-        return true;
+        return !r->overflowed;
     }
     return false;
 }

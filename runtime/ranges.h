@@ -4,16 +4,17 @@
 
 #include "formats/program.h"
 
-// A buffer's columns as consecutive segments, each held by either side, both or none. A few are enough: a buffer is
-// divided at most where a shared unit divides it. When they run out, validity is only ever forgotten where a copy on
-// the other side exists, which costs a copy and never a result.
+// A buffer's columns as consecutive segments, each held by either side, both or none. A buffer is divided where views begin and
+// where a shared unit divides it, so a few are enough; should they run out, `overflowed` stays set and the script is refused, because
+// what is not followed could be read stale.
 enum {
-    ATSI_RANGE_SEGMENTS = 8
+    ATSI_RANGE_SEGMENTS = 32
 };
 struct atsi_ranges {
     uint32_t n;
     uint32_t end[ATSI_RANGE_SEGMENTS]; // ascending; the last is the buffer's width
     bool held[ATSI_RANGE_SEGMENTS][2]; // by backend
+    bool overflowed;
 };
 
 void atsi_ranges_init(struct atsi_ranges *r, uint32_t width);

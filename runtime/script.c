@@ -338,8 +338,11 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
     b.ranges = calloc(b.p->n_buffers, sizeof *b.ranges);
     b.failed = b.ranges == NULL;
     if (!b.failed) build(&b);
+    bool overflowed = false;
+    for (uint32_t i = 0; b.ranges && i < b.p->n_buffers; i++) overflowed |= b.ranges[i].overflowed;
     free(b.ranges);
     free(b.pending);
+    if (overflowed) return atsi_fail(err, ATSI_FAILED, "a buffer is divided in more parts than a round can follow");
     return b.failed ? atsi_fail(err, ATSI_FAILED, "out of memory while building a round") : ATSI_OK;
 }
 

@@ -26,7 +26,9 @@ static enum atsi_status open_session(struct atsi_session *s, const struct atsi_e
     p.n_ctx = s->n_ctx = params->n_ctx ? params->n_ctx : l->n_ctx;
     s->n_token_ids = count_token_ids(&params->plan->program);
     s->last_logits = calloc(params->plan->program.n_vocab, sizeof *s->last_logits);
-    if (!s->last_logits) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    s->output_rows = calloc(s->chunk, sizeof *s->output_rows);
+    if (!s->last_logits || !s->output_rows)
+        return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     return atsi_executor_create(&p, &s->executor, err);
 }
 
@@ -56,6 +58,7 @@ void atsi_session_free(struct atsi_session *s) {
     atsi_executor_free(s->executor);
     atsi_dispatcher_free(s->dispatcher);
     free(s->last_logits);
+    free(s->output_rows);
     free(s);
 }
 
@@ -109,32 +112,26 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err) {
     ATSI_TRY(check_tokens(s, ids, n, err));
-    int32_t *rows = malloc(s->chunk * sizeof *rows);
-    if (!rows) return atsi_fail(err, ATSI_FAILED, "out of memory while reading tokens");
-    enum atsi_status status = ATSI_OK;
     struct logits_sink sink = {s, on_logits, context, 0};
-    for (uint32_t done = 0; done < n && status == ATSI_OK;) {
+    for (uint32_t done = 0; done < n;) {
         uint32_t n_round = n - done < s->chunk ? n - done : s->chunk;
         uint32_t first_output = on_logits ? 0 : n_round - 1,
                  n_outputs = on_logits || done + n_round == n ? n_round - first_output : 0;
-        for (uint32_t i = 0; i < n_outputs; i++) rows[i] = (int32_t)(first_output + i);
+        for (uint32_t i = 0; i < n_outputs; i++) s->output_rows[i] = (int32_t)(first_output + i);
         struct atsi_round_request r = {.token_ids = ids + done,
                                        .n_tokens = n_round,
                                        .first_pos = s->n_past,
-                                       .output_rows = rows,
+                                       .output_rows = s->output_rows,
                                        .n_outputs = n_outputs,
                                        .on_logits = take_logits,
                                        .context = &sink};
         sink.first = done;
-        if (s->stop && *s->stop)
-            status = atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-        else
-            status = assign_for(s, n_round, err);
-        if (status == ATSI_OK) status = run_round(s, &r, err);
+        if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+        ATSI_TRY(assign_for(s, n_round, err));
+        ATSI_TRY(run_round(s, &r, err));
         done += n_round;
     }
-    free(rows);
-    return status;
+    return ATSI_OK;
 }
 
 enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_error *err) {

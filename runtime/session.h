@@ -20,6 +20,7 @@ struct atsi_session {
     uint32_t n_token_ids;              // ids at or above it are refused
     const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
     float *last_logits;                // [n_vocab] after the newest token
+    int32_t *output_rows;              // [chunk] of the coming round, kept so that a round allocates nothing
 };
 
 // `dispatcher` is taken over (freed with the session, or when this fails). chunk 0: the plan's; a larger one than the plan's is cut to it. params->n_ctx 0: the plan's; above it: ATSI_BAD_INPUT.

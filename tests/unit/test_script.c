@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/ranges.h"
 #include "runtime/script.h"
 #include "tests/support/program_builder.h"
 
@@ -179,8 +180,44 @@ static void a_shared_matrix_runs_beside_the_cpu(void **state) {
     atsi_plan_free(&plan);
 }
 
+// Against one flag a column and side; where the segments run out that is said and never passed over.
+static void ranges_follow_every_column(void **state) {
+    (void)state;
+    enum {
+        WIDTH = 200
+    };
+    uint32_t random = 1, n_overflowed = 0;
+    for (int run = 0; run < 300; run++) {
+        struct atsi_ranges r;
+        bool plain[WIDTH][2] = {{false}};
+        atsi_ranges_init(&r, WIDTH);
+        for (int step = 0; step < 60 && !r.overflowed; step++) {
+            random = random * 1664525u + 1013904223u;
+            uint32_t begin = (random >> 8) % WIDTH, end = begin + 1 + (random >> 16) % (run % 2 ? 4 : WIDTH), from, to;
+            enum atsi_backend side = random >> 31 ? ATSI_GPU : ATSI_CPU;
+            if (end > WIDTH) end = WIDTH;
+            bool both = random >> 30 & 1;
+            if (step % 3) {
+                atsi_ranges_write(&r, begin, end, side, both);
+                for (uint32_t c = begin; c < end; c++) plain[c][side] = true, plain[c][!side] &= both;
+            } else {
+                while (atsi_ranges_fetch(&r, begin, end, side, &from, &to))
+                    for (uint32_t c = from; c < to; c++) {
+                        assert_true(plain[c][!side] && !plain[c][side]);
+                        plain[c][side] = true;
+                    }
+            }
+            for (uint32_t i = 0, c = 0; i < r.n && !r.overflowed; i++)
+                for (; c < r.end[i]; c++) assert_true(r.held[i][0] == plain[c][0] && r.held[i][1] == plain[c][1]);
+        }
+        n_overflowed += r.overflowed;
+    }
+    assert_true(n_overflowed > 0 && n_overflowed < 300);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranges_follow_every_column),
         cmocka_unit_test(every_read_finds_the_newest_columns),
         cmocka_unit_test(one_side_alone_copies_and_waits_for_nothing),
         cmocka_unit_test(a_shared_matrix_runs_beside_the_cpu),
