@@ -17,6 +17,7 @@
 struct atsi_device;
 struct atsi_stream;
 struct atsi_event;
+struct atsi_range;
 
 struct atsi_device_info {
     char name[128];
@@ -33,6 +34,17 @@ struct atsi_device_ops {
     // Device memory, 256-byte aligned. ATSI_FAILED when the card (or the limit) has no room: not sticky.
     enum atsi_status (*alloc)(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err);
     void (*free)(struct atsi_device *d, void *dev);
+    // Free bytes of the card now, whoever took the rest; cheap enough to be asked between rounds.
+    enum atsi_status (*free_bytes)(struct atsi_device *d, uint64_t *bytes, struct atsi_error *err);
+
+    // A range of device addresses (struct atsi_range) of at least `bytes`; nothing is backed by memory yet.
+    enum atsi_status (*range_create)(struct atsi_device *d, uint64_t bytes, struct atsi_range **out,
+                                     struct atsi_error *err);
+    // Backs the first `bytes` of the range, rounded up to whole chunks, and gives the memory behind them back to the card, which
+    // waits for everything that runs on the device. New memory has no defined contents. ATSI_FAILED when the card (or the
+    // limit) has no room: not sticky, r->backed_bytes says how far it came.
+    enum atsi_status (*range_back)(struct atsi_device *d, struct atsi_range *r, uint64_t bytes, struct atsi_error *err);
+    void (*range_destroy)(struct atsi_device *d, struct atsi_range *r); // NULL fine
 
     // Pinned host memory that is mapped into the device. *dev is its device address.
     enum atsi_status (*host_alloc)(struct atsi_device *d, uint64_t bytes, void **host, void **dev,
@@ -97,6 +109,14 @@ struct atsi_stream {
 struct atsi_event {
     const struct atsi_device_ops *ops;
     struct atsi_device *device;
+};
+
+// Device addresses of which only the first backed_bytes have memory behind them. Fields are read-only for callers.
+struct atsi_range {
+    void *dev;             // first address, 256-byte aligned at least
+    uint64_t size_bytes;   // addresses
+    uint64_t backed_bytes; // whole chunks, or all
+    uint64_t chunk_bytes;  // 0: the device cannot move memory: what is backed first stays, and `dev` is known only then
 };
 
 #endif

@@ -47,6 +47,14 @@ static void device_free(struct atsi_device *, void *dev) {
     if (dev != NULL) (void)cudaFree(dev);
 }
 
+static enum atsi_status device_free_bytes(struct atsi_device *base, uint64_t *bytes, struct atsi_error *err) {
+    size_t free_bytes = 0, total_bytes = 0;
+    enum atsi_status status =
+        cuda_check(cuda_device_of(base), cudaMemGetInfo(&free_bytes, &total_bytes), "reading the free memory", err);
+    *bytes = free_bytes;
+    return status;
+}
+
 static enum atsi_status host_alloc(struct atsi_device *base, uint64_t bytes, void **host, void **dev,
                                    struct atsi_error *err) {
     *host = *dev = NULL;
@@ -281,10 +289,12 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close,       device_info,   device_alloc,     device_free,    host_alloc,   host_free,     host_register,
-    host_unregister,    stream_create, stream_destroy,   stream_sync,    event_create, event_destroy, event_record,
-    stream_wait,        event_sync,    event_elapsed_us, copy_to_device, copy_to_host, copy_rows,     cuda_launch,
-    cuda_scratch_bytes, cuda_prepare,  capture_begin,    capture_end,    graph_launch, graph_destroy,
+    device_close,    device_info,        device_alloc,     device_free,    device_free_bytes, cuda_range_create,
+    cuda_range_back, cuda_range_destroy, host_alloc,       host_free,      host_register,     host_unregister,
+    stream_create,   stream_destroy,     stream_sync,      event_create,   event_destroy,     event_record,
+    stream_wait,     event_sync,         event_elapsed_us, copy_to_device, copy_to_host,      copy_rows,
+    cuda_launch,     cuda_scratch_bytes, cuda_prepare,     capture_begin,  capture_end,       graph_launch,
+    graph_destroy,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

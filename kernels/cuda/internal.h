@@ -123,6 +123,11 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
                             uint32_t n_ctx);
 enum atsi_status cuda_prepare(struct atsi_device *d, const struct atsi_program *p, uint32_t n_tokens_max,
                               uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
+// range.cu
+enum atsi_status cuda_range_create(struct atsi_device *d, uint64_t bytes, struct atsi_range **out,
+                                   struct atsi_error *err);
+enum atsi_status cuda_range_back(struct atsi_device *d, struct atsi_range *r, uint64_t bytes, struct atsi_error *err);
+void cuda_range_destroy(struct atsi_device *d, struct atsi_range *r);
 // driver.cu
 void nvml_open(struct cuda_device *d);
 void nvml_close(struct cuda_device *d);

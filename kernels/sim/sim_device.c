@@ -24,12 +24,13 @@ enum atsi_status sim_poison(struct sim_device *d, const struct atsi_error *failu
 static enum atsi_status info(struct atsi_device *device, struct atsi_device_info *out, struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
     ATSI_TRY(sim_state(d, err));
-    *out = (struct atsi_device_info){
-        .total_bytes = d->params.memory_bytes, .n_copy_engines = 2, .can_register_host = true};
+    *out = (struct atsi_device_info){.total_bytes =
+                                         d->params.card_bytes != 0 ? d->params.card_bytes : d->params.memory_bytes,
+                                     .used_by_process_bytes = d->used_bytes,
+                                     .n_copy_engines = 2,
+                                     .can_register_host = !d->params.refuse_register};
     snprintf(out->name, sizeof out->name, "simulated device");
-    out->used_by_process_bytes = d->used_bytes;
-    out->free_bytes = d->params.memory_bytes - d->used_bytes;
-    return ATSI_OK;
+    return sim_free_bytes(device, &out->free_bytes, err);
 }
 
 static uint64_t scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
@@ -64,7 +65,7 @@ static void close_device(struct atsi_device *device) {
 uint32_t atsi_sim_n_alive(struct atsi_device *device) {
     struct sim_device *d = sim_of(device);
     pthread_mutex_lock(&d->lock);
-    uint32_t n = d->n_blocks;
+    uint32_t n = d->n_blocks; // a range is one
     for (struct sim_event *e = d->events; e != NULL; e = e->next) n++;
     for (struct sim_stream *s = d->streams; s != NULL; s = s->next) n++;
     pthread_mutex_unlock(&d->lock);
@@ -76,6 +77,10 @@ static const struct atsi_device_ops SIM_OPS = {
     .info = info,
     .alloc = sim_alloc,
     .free = sim_free,
+    .free_bytes = sim_free_bytes,
+    .range_create = sim_range_create,
+    .range_back = sim_range_back,
+    .range_destroy = sim_range_destroy,
     .host_alloc = sim_host_alloc,
     .host_free = sim_host_free,
     .host_register = sim_host_register,

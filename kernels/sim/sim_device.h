@@ -9,6 +9,7 @@
 //   changed too early or a result that is read too early gives wrong data.
 // - New device memory holds NaNs. Freeing memory waits for the streams, as CUDA does.
 // - A copy from host memory that is not pinned has read it when the call returns; one to such memory is done when it returns.
+// - A range's addresses without memory behind them fault, for stream threads too.
 // - Operations run on one thread, with the kernels that the CPU side uses. Their scratch is host memory and not counted.
 #ifndef ATSI_KERNELS_SIM_DEVICE_H
 #define ATSI_KERNELS_SIM_DEVICE_H
@@ -16,7 +17,15 @@
 #include "kernels/device.h"
 
 struct atsi_sim_params {
-    uint64_t memory_bytes;   // allocations beyond it fail
+    uint64_t memory_bytes; // allocations beyond it fail
+    uint64_t card_bytes;   // of the whole card, which others use too; 0: memory_bytes
+    // What other programs hold of the card, asked at every allocation and look at the free memory; NULL: nothing. Called from the
+    // thread that drives the device.
+    uint64_t (*taken_bytes)(void *context);
+    void *taken_context;
+    uint64_t chunk_bytes;    // of ranges, a power of two from the page size up; 0: 256 KiB
+    bool refuse_register;    // no host memory can be registered
+    uint64_t pinned_bytes;   // most pinned host memory that can be allocated; 0: no limit
     double h2d_bytes_per_us; // copy times; 0: instantly
     double d2h_bytes_per_us;
     double copy_latency_us;

@@ -15,7 +15,8 @@
 enum sim_block_kind {
     SIM_DEVICE_MEMORY,
     SIM_MAPPED_MEMORY,
-    SIM_REGISTERED_MEMORY
+    SIM_REGISTERED_MEMORY,
+    SIM_RANGE_MEMORY // the backed beginning of a range
 };
 enum sim_direction {
     SIM_TO_DEVICE,
@@ -35,7 +36,8 @@ struct sim_device {
     pthread_cond_t changed;
     struct sim_block *blocks; // [n_blocks]
     uint32_t n_blocks, blocks_cap;
-    uint64_t used_bytes;
+    uint64_t used_bytes, pinned_bytes;
+    struct sim_range *ranges;    // list
     struct sim_stream *streams;  // list
     struct sim_event *events;    // list
     double engine_free_us[2];    // when each copy engine is next free (atsi_clock_us)
@@ -110,6 +112,7 @@ enum atsi_status sim_poison(struct sim_device *d, const struct atsi_error *failu
 // The host address of `bytes` at a device address. Not inside one live block, or not writable when `write`: ATSI_FAILED.
 enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t bytes, bool write, void **host,
                                struct atsi_error *err);
+void *sim_device_address(const void *host);
 bool sim_is_pinned(struct sim_device *d, const void *host, uint64_t bytes);
 enum atsi_status sim_alloc(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err);
 void sim_free(struct atsi_device *d, void *dev);
@@ -119,6 +122,24 @@ enum atsi_status sim_host_register(struct atsi_device *d, const void *host, uint
                                    struct atsi_error *err);
 void sim_host_unregister(struct atsi_device *d, const void *host);
 void sim_free_all(struct sim_device *d);
+enum atsi_status sim_free_bytes(struct atsi_device *d, uint64_t *bytes, struct atsi_error *err);
+// Bytes of device memory that can be had now, and the error when they are too few.
+uint64_t sim_room(const struct sim_device *d);
+enum atsi_status sim_no_room(const struct sim_device *d, uint64_t bytes, struct atsi_error *err);
+// Enters a block into the list.
+enum atsi_status sim_add_block(struct sim_device *d, void *start, uint64_t bytes, enum sim_block_kind kind,
+                               struct atsi_error *err);
+// Takes the block that starts at `start` out of the list once no stream can use it. False when there is none: a sticky error.
+bool sim_remove_block(struct sim_device *d, const void *start, enum sim_block_kind kind);
+// Another size for the block of a range.
+void sim_resize_block(struct sim_device *d, const void *start, uint64_t bytes);
+
+// ---- ranges (sim_range.c) -------------------------------------------------------------------------------------------------
+enum atsi_status sim_range_create(struct atsi_device *d, uint64_t bytes, struct atsi_range **out,
+                                  struct atsi_error *err);
+enum atsi_status sim_range_back(struct atsi_device *d, struct atsi_range *r, uint64_t bytes, struct atsi_error *err);
+void sim_range_destroy(struct atsi_device *d, struct atsi_range *r);
+void sim_destroy_ranges(struct sim_device *d);
 
 // ---- streams and events (sim_stream.c) ------------------------------------------------------------------------------------
 enum atsi_status sim_stream_create(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err);

@@ -12,7 +12,9 @@ enum {
     ALIGNMENT = 256
 };
 
-static void *device_address(const void *host) { return (void *)((uintptr_t)host | DEVICE_BIT); }
+void *sim_device_address(const void *host) { return (void *)((uintptr_t)host | DEVICE_BIT); }
+
+static bool is_on_card(enum sim_block_kind kind) { return kind == SIM_DEVICE_MEMORY || kind == SIM_RANGE_MEMORY; }
 
 // The block that holds bytes of host memory, lock held; NULL when there is none.
 static struct sim_block *find_block(struct sim_device *d, uintptr_t host, uint64_t bytes) {
@@ -43,17 +45,26 @@ enum atsi_status sim_translate(struct sim_device *d, const void *dev, uint64_t b
     return ATSI_OK;
 }
 
+void sim_resize_block(struct sim_device *d, const void *start, uint64_t bytes) {
+    pthread_mutex_lock(&d->lock);
+    for (uint32_t i = 0; i < d->n_blocks; i++) {
+        if (d->blocks[i].start != start || d->blocks[i].kind != SIM_RANGE_MEMORY) continue;
+        d->used_bytes = d->used_bytes - d->blocks[i].bytes + bytes;
+        d->blocks[i].bytes = bytes;
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
 bool sim_is_pinned(struct sim_device *d, const void *host, uint64_t bytes) {
     pthread_mutex_lock(&d->lock);
     const struct sim_block *block = find_block(d, (uintptr_t)host, bytes);
-    bool pinned = block != NULL && block->kind != SIM_DEVICE_MEMORY;
+    bool pinned = block != NULL && !is_on_card(block->kind);
     pthread_mutex_unlock(&d->lock);
     return pinned;
 }
 
-// Enters a block into the list.
-static enum atsi_status add_block(struct sim_device *d, void *start, uint64_t bytes, enum sim_block_kind kind,
-                                  struct atsi_error *err) {
+enum atsi_status sim_add_block(struct sim_device *d, void *start, uint64_t bytes, enum sim_block_kind kind,
+                               struct atsi_error *err) {
     enum atsi_status status = ATSI_OK;
     pthread_mutex_lock(&d->lock);
     if (d->n_blocks == d->blocks_cap) {
@@ -65,20 +76,21 @@ static enum atsi_status add_block(struct sim_device *d, void *start, uint64_t by
             d->blocks = blocks, d->blocks_cap = cap;
     }
     if (status == ATSI_OK) d->blocks[d->n_blocks++] = (struct sim_block){.start = start, .bytes = bytes, .kind = kind};
-    if (status == ATSI_OK && kind == SIM_DEVICE_MEMORY) d->used_bytes += bytes;
+    if (status == ATSI_OK && is_on_card(kind)) d->used_bytes += bytes;
+    if (status == ATSI_OK && kind == SIM_MAPPED_MEMORY) d->pinned_bytes += bytes;
     pthread_mutex_unlock(&d->lock);
     return status;
 }
 
-// Takes the block that starts at `start` out of the list once no stream can use it. False when there is none: a sticky error.
-static bool remove_block(struct sim_device *d, const void *start, enum sim_block_kind kind) {
+bool sim_remove_block(struct sim_device *d, const void *start, enum sim_block_kind kind) {
     bool found = false;
     sim_drain_all(d);
     pthread_mutex_lock(&d->lock);
     for (uint32_t i = 0; i < d->n_blocks && !found; i++) {
         struct sim_block *block = &d->blocks[i];
         if (block->start != start || block->kind != kind) continue;
-        if (kind == SIM_DEVICE_MEMORY) d->used_bytes -= block->bytes;
+        if (is_on_card(kind)) d->used_bytes -= block->bytes;
+        if (kind == SIM_MAPPED_MEMORY) d->pinned_bytes -= block->bytes;
         *block = d->blocks[--d->n_blocks];
         found = true;
     }
@@ -102,29 +114,52 @@ static enum atsi_status new_block(struct sim_device *d, uint64_t bytes, enum sim
         return atsi_fail(err, ATSI_FAILED, "out of host memory for %llu bytes of the simulated device",
                          (unsigned long long)bytes);
     memset(*host, 0xff, (size_t)rounded);
-    enum atsi_status status = add_block(d, *host, rounded, kind, err);
+    enum atsi_status status = sim_add_block(d, *host, rounded, kind, err);
     if (status != ATSI_OK) free(*host);
     return status;
 }
 
+// Memory that others hold on top of what fits is as good as none left.
+static uint64_t free_on_card(const struct sim_device *d) {
+    uint64_t taken = d->params.taken_bytes != NULL ? d->params.taken_bytes(d->params.taken_context) : 0;
+    uint64_t card = d->params.card_bytes != 0 ? d->params.card_bytes : d->params.memory_bytes;
+    return card > d->used_bytes && card - d->used_bytes > taken ? card - d->used_bytes - taken : 0;
+}
+
+uint64_t sim_room(const struct sim_device *d) {
+    uint64_t of_card = free_on_card(d), of_limit = d->params.memory_bytes - d->used_bytes;
+    return of_card < of_limit ? of_card : of_limit;
+}
+
+enum atsi_status sim_free_bytes(struct atsi_device *device, uint64_t *bytes, struct atsi_error *err) {
+    struct sim_device *d = sim_of(device);
+    *bytes = 0;
+    ATSI_TRY(sim_state(d, err));
+    *bytes = free_on_card(d);
+    return ATSI_OK;
+}
+
+enum atsi_status sim_no_room(const struct sim_device *d, uint64_t bytes, struct atsi_error *err) {
+    return atsi_fail(err, ATSI_FAILED, "simulated device: no room for %llu bytes, %llu of %llu are left",
+                     (unsigned long long)bytes, (unsigned long long)sim_room(d),
+                     (unsigned long long)d->params.memory_bytes);
+}
+
 enum atsi_status sim_alloc(struct atsi_device *device, uint64_t bytes, void **dev, struct atsi_error *err) {
     struct sim_device *d = sim_of(device);
-    uint64_t rounded, left = d->params.memory_bytes - d->used_bytes;
+    uint64_t rounded;
     void *host;
     *dev = NULL;
     ATSI_TRY(sim_state(d, err));
-    if (!atsi_align_u64(bytes, ALIGNMENT, &rounded) || rounded > left)
-        return atsi_fail(err, ATSI_FAILED, "simulated device: no room for %llu bytes, %llu of %llu are left",
-                         (unsigned long long)bytes, (unsigned long long)left,
-                         (unsigned long long)d->params.memory_bytes);
+    if (!atsi_align_u64(bytes, ALIGNMENT, &rounded) || rounded > sim_room(d)) return sim_no_room(d, bytes, err);
     ATSI_TRY(new_block(d, bytes, SIM_DEVICE_MEMORY, &host, err));
-    *dev = device_address(host);
+    *dev = sim_device_address(host);
     return ATSI_OK;
 }
 
 void sim_free(struct atsi_device *device, void *dev) {
     void *host = (void *)((uintptr_t)dev & ~DEVICE_BIT);
-    if (dev != NULL && remove_block(sim_of(device), host, SIM_DEVICE_MEMORY)) free(host);
+    if (dev != NULL && sim_remove_block(sim_of(device), host, SIM_DEVICE_MEMORY)) free(host);
 }
 
 enum atsi_status sim_host_alloc(struct atsi_device *device, uint64_t bytes, void **host, void **dev,
@@ -132,13 +167,17 @@ enum atsi_status sim_host_alloc(struct atsi_device *device, uint64_t bytes, void
     struct sim_device *d = sim_of(device);
     *host = *dev = NULL;
     ATSI_TRY(sim_state(d, err));
+    uint64_t limit = d->params.pinned_bytes;
+    if (limit != 0 && (d->pinned_bytes > limit || bytes > limit - d->pinned_bytes))
+        return atsi_fail(err, ATSI_FAILED, "simulated device: %llu bytes more than the %llu that can be pinned",
+                         (unsigned long long)bytes, (unsigned long long)limit);
     ATSI_TRY(new_block(d, bytes, SIM_MAPPED_MEMORY, host, err));
-    *dev = device_address(*host);
+    *dev = sim_device_address(*host);
     return ATSI_OK;
 }
 
 void sim_host_free(struct atsi_device *device, void *host) {
-    if (host != NULL && remove_block(sim_of(device), host, SIM_MAPPED_MEMORY)) free(host);
+    if (host != NULL && sim_remove_block(sim_of(device), host, SIM_MAPPED_MEMORY)) free(host);
 }
 
 enum atsi_status sim_host_register(struct atsi_device *device, const void *host, uint64_t bytes, const void **dev,
@@ -146,6 +185,8 @@ enum atsi_status sim_host_register(struct atsi_device *device, const void *host,
     struct sim_device *d = sim_of(device);
     *dev = NULL;
     ATSI_TRY(sim_state(d, err));
+    if (d->params.refuse_register)
+        return atsi_fail(err, ATSI_FAILED, "simulated device: registering host memory is refused");
     if ((uintptr_t)host % (uintptr_t)sysconf(_SC_PAGESIZE) != 0 || bytes == 0)
         return atsi_fail(err, ATSI_FAILED, "simulated device: %p is not page aligned, it cannot be registered", host);
     pthread_mutex_lock(&d->lock);
@@ -156,16 +197,17 @@ enum atsi_status sim_host_register(struct atsi_device *device, const void *host,
     }
     pthread_mutex_unlock(&d->lock);
     if (known) return atsi_fail(err, ATSI_FAILED, "simulated device: memory at %p is registered already", host);
-    ATSI_TRY(add_block(d, (void *)(uintptr_t)host, bytes, SIM_REGISTERED_MEMORY, err));
-    *dev = device_address(host);
+    ATSI_TRY(sim_add_block(d, (void *)(uintptr_t)host, bytes, SIM_REGISTERED_MEMORY, err));
+    *dev = sim_device_address(host);
     return ATSI_OK;
 }
 
 void sim_host_unregister(struct atsi_device *device, const void *host) {
-    if (host != NULL) remove_block(sim_of(device), host, SIM_REGISTERED_MEMORY);
+    if (host != NULL) sim_remove_block(sim_of(device), host, SIM_REGISTERED_MEMORY);
 }
 
 void sim_free_all(struct sim_device *d) {
+    sim_destroy_ranges(d);
     for (uint32_t i = 0; i < d->n_blocks; i++)
         if (d->blocks[i].kind != SIM_REGISTERED_MEMORY) free(d->blocks[i].start);
     free(d->blocks);

@@ -245,6 +245,89 @@ static void memory_is_limited(void **state) {
     close_bench(&b);
 }
 
+static uint64_t taken(void *context) { return *(const uint64_t *)context; }
+
+// Ranges grow and shrink by chunks, within the process's limit and beside what others hold of the card.
+static void ranges_are_backed_by_chunks(void **state) {
+    (void)state;
+    enum {
+        CHUNK = 64 << 10
+    };
+    struct bench b;
+    struct atsi_range *r;
+    uint64_t others = 0, free_bytes;
+    open_bench(&b, (struct atsi_sim_params){.memory_bytes = 5 * CHUNK,
+                                            .card_bytes = 8 * CHUNK,
+                                            .taken_bytes = taken,
+                                            .taken_context = &others,
+                                            .chunk_bytes = CHUNK});
+    check_ok(b.ops->range_create(b.device, 6 * CHUNK - 5, &r, &b.err), b.err);
+    assert_int_equal(r->size_bytes, 6 * CHUNK);
+    assert_int_equal(r->backed_bytes, 0);
+    assert_int_equal(b.ops->range_back(b.device, r, 5 * CHUNK, &b.err), ATSI_FAILED); // the bench holds some bytes
+    check_message(b.err, "no room for", "are left");
+    assert_int_equal(r->backed_bytes, 4 * CHUNK); // as far as it came; not sticky
+    others = 3 * CHUNK;
+    check_ok(b.ops->free_bytes(b.device, &free_bytes, &b.err), b.err);
+    assert_in_range(free_bytes, 1, CHUNK);
+    check_ok(b.ops->range_back(b.device, r, CHUNK + 1, &b.err), b.err);
+    assert_int_equal(r->backed_bytes, 2 * CHUNK);
+    others = 5 * CHUNK;
+    assert_int_equal(b.ops->range_back(b.device, r, 3 * CHUNK, &b.err), ATSI_FAILED);
+    others = 100 * CHUNK;
+    check_ok(b.ops->free_bytes(b.device, &free_bytes, &b.err), b.err);
+    assert_int_equal(free_bytes, 0);
+    assert_int_equal(b.ops->range_back(b.device, r, 7 * CHUNK, &b.err), ATSI_FAILED);
+    b.ops->range_destroy(b.device, r);
+    close_bench(&b);
+}
+
+// What is written stays while the range shrinks behind it; what was given back is no memory of the device any more.
+static void a_range_keeps_its_beginning(void **state) {
+    (void)state;
+    struct bench b;
+    struct atsi_range *r;
+    float in[WIDTH], out[WIDTH];
+    open_bench(&b, (struct atsi_sim_params){
+                       .memory_bytes = 1 << 20, .chunk_bytes = 4096, .delay_seed = 5, .delay_max_us = 300});
+    check_ok(b.ops->range_create(b.device, 1 << 19, &r, &b.err), b.err);
+    check_ok(b.ops->range_back(b.device, r, 3 * 4096, &b.err), b.err);
+    char *low = r->dev, *high = low + 2 * 4096;
+    fill(in, 7);
+    check_ok(b.ops->copy_to_device(b.transfer, low, in, BYTES, &b.err), b.err);
+    check_ok(b.ops->copy_to_device(b.transfer, high, in, BYTES, &b.err), b.err);
+    check_ok(b.ops->range_back(b.device, r, 4096, &b.err), b.err); // waits for the copies
+    check_ok(b.ops->range_back(b.device, r, 3 * 4096, &b.err), b.err);
+    check_ok(b.ops->copy_to_host(b.transfer, out, low, BYTES, &b.err), b.err);
+    assert_true(out[0] == 7 && out[WIDTH - 1] == 7);
+    check_ok(b.ops->copy_to_host(b.transfer, out, high, BYTES, &b.err), b.err);
+    assert_true(isnan(out[0])); // other memory
+    check_ok(b.ops->range_back(b.device, r, 4096, &b.err), b.err);
+    assert_int_equal(b.ops->copy_to_host(b.transfer, out, high, BYTES, &b.err), ATSI_FAILED);
+    check_message(b.err, "not inside one block", "");
+    b.ops->range_destroy(b.device, r);
+    close_bench(&b);
+}
+
+static void refusals_of_the_host_side(void **state) {
+    (void)state;
+    struct bench b;
+    struct atsi_device_info info;
+    void *host, *dev, *more;
+    const void *mapped;
+    open_bench(&b, (struct atsi_sim_params){.refuse_register = true, .pinned_bytes = 8192});
+    check_ok(b.ops->info(b.device, &info, &b.err), b.err);
+    assert_false(info.can_register_host);
+    check_ok(b.ops->host_alloc(b.device, 8000, &host, &dev, &b.err), b.err);
+    assert_int_equal(b.ops->host_alloc(b.device, 8000, &more, &dev, &b.err), ATSI_FAILED);
+    check_message(b.err, "can be pinned", "8192");
+    assert_int_equal(b.ops->host_register(b.device, host, 4096, &mapped, &b.err), ATSI_FAILED);
+    b.ops->host_free(b.device, host);
+    check_ok(b.ops->host_alloc(b.device, 8000, &host, &dev, &b.err), b.err);
+    b.ops->host_free(b.device, host);
+    close_bench(&b);
+}
+
 static void registered_memory(void **state) {
     (void)state;
     struct bench b;
@@ -424,6 +507,9 @@ int main(void) {
         cmocka_unit_test(unpinned_memory_is_synchronous),
         cmocka_unit_test(free_waits_for_streams),
         cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(ranges_are_backed_by_chunks),
+        cmocka_unit_test(a_range_keeps_its_beginning),
+        cmocka_unit_test(refusals_of_the_host_side),
         cmocka_unit_test(registered_memory),
         cmocka_unit_test(the_host_cannot_touch_device_memory),
         cmocka_unit_test(misuse_is_a_sticky_error),
