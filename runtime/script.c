@@ -250,42 +250,78 @@ static uint32_t gpu_columns(const struct atsi_op *op, float share) {
     return columns < width ? columns : width;
 }
 
-// The side of what follows the divided operations: where its own weights are, else where the next unit runs.
+static bool writes(const struct atsi_op *op, int32_t buffer) {
+    for (int i = 0; i < n_writes(op); i++)
+        if (op->out[i].buffer == buffer) return true;
+    return false;
+}
+
+static bool reads(const struct atsi_op *op, int32_t buffer) {
+    for (int i = 0; i < n_reads(op); i++)
+        if (op->in[i].buffer == buffer) return true;
+    return op->add && writes(op, buffer);
+}
+
+// The side of the unit that next reads what a unit leaves behind.
+static enum atsi_backend reader_side(const struct builder *b, uint32_t i_unit) {
+    const struct atsi_unit *units = b->p->units;
+    int32_t result = b->p->ops[units[i_unit].first_op + units[i_unit].n_ops - 1].out[0].buffer;
+    for (uint32_t u = i_unit + 1; u < b->p->n_units; u++)
+        for (uint32_t i = units[u].first_op; i < units[u].first_op + units[u].n_ops; i++)
+            if (reads(&b->p->ops[i], result)) return b->params->backends[u];
+    return ATSI_CPU;
+}
+
+// The side of what follows the divided operations: where its own weights are, else where its result is read.
 static enum atsi_backend side_after(const struct builder *b, uint32_t i_unit, const struct sharing *s) {
     for (uint32_t i = s->end_divided; i < s->end; i++)
         for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
             if (b->p->ops[i].tensor[k] != ATSI_NONE && !atsi_tensor_is_small(&b->p->tensors[b->p->ops[i].tensor[k]]))
                 return ATSI_CPU;
-    return i_unit + 1 < b->p->n_units ? b->params->backends[i_unit + 1] : ATSI_CPU;
+    return reader_side(b, i_unit);
+}
+
+// Copies what both parts lack before either runs, so that whoever waits for a copy does not wait for the other side's part as
+// well. Returns whether the CPU's part reads any of it.
+static bool fetch_for_both(struct builder *b, const struct atsi_step *gpu, const struct atsi_step *cpu, uint32_t n_both,
+                           uint32_t n) {
+    int32_t divided = b->p->ops[cpu[n_both].op].out[0].buffer;
+    bool arrives = false;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t own = i > n_both ? divided : ATSI_NONE;
+        arrives |= fetch_reads(b, &cpu[i], own);
+        fetch_reads(b, &gpu[i], own);
+        if (i >= n_both) continue;
+        note_writes(b, &cpu[i], true);
+        note_writes(b, &gpu[i], true);
+    }
+    return arrives;
+}
+
+static bool any_must_wait(const struct builder *b, const struct atsi_step *steps, uint32_t n) {
+    bool blocked = false;
+    for (uint32_t i = 0; i < n; i++) blocked |= must_wait(b, &steps[i]);
+    return blocked;
 }
 
 static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing *s, uint32_t columns) {
     struct atsi_step gpu[MAX_SHARED_OPS], cpu[MAX_SHARED_OPS];
-    uint32_t n = 0;
+    uint32_t n = 0, n_both = s->first_divided - s->first;
     for (uint32_t i = s->first; i < s->end_divided; i++, n++) {
         uint32_t width = out_columns(&b->p->ops[i]);
         bool divided = i >= s->first_divided;
         gpu[n] = (struct atsi_step){i, ATSI_GPU, 0, divided ? columns : width, true};
         cpu[n] = (struct atsi_step){i, ATSI_CPU, divided ? columns : 0, width, false};
     }
-    // What the CPU needs from the device goes first, so that it waits for the copies only and not for the GPU's part.
-    uint32_t n_both = s->first_divided - s->first, n_pending;
-    int32_t divided = b->p->ops[s->first_divided].out[0].buffer;
-    bool arrives = false;
-    for (uint32_t i = 0; i < n; i++) {
-        arrives |= fetch_reads(b, &cpu[i], i > n_both ? divided : ATSI_NONE);
-        if (i < n_both) note_writes(b, &cpu[i], true);
-    }
-    n_pending = b->n_pending;
-    if (arrives) record(b);
+    bool waits = fetch_for_both(b, gpu, cpu, n_both, n) || any_must_wait(b, cpu, n);
+    uint32_t n_pending = b->n_pending;
+    if (waits) record(b);
     for (uint32_t i = 0; i < n; i++) emit_gpu(b, &gpu[i], i < n_both);
-    bool blocked = false;
-    for (uint32_t i = 0; i < n; i++) blocked |= must_wait(b, &cpu[i]);
-    if (blocked) {
+    if (waits) wait_for_record(b, n_pending);
+    if (any_must_wait(b, cpu, n)) { // something that only the GPU's part turned out to lack
         record(b);
-        n_pending = b->n_pending;
+        wait_for_record(b, b->n_pending);
     }
-    if (arrives || blocked) wait_for_record(b, n_pending);
     for (uint32_t i = 0; i < n; i++) {
         note_writes(b, &cpu[i], i < n_both);
         add_step(b, cpu[i]);
