@@ -267,7 +267,7 @@ static void route(struct atsi_builder *b, const struct atsi_moe_spec *spec, stru
                                               .n_used = b->hp.n_used,
                                               .score = spec->score,
                                               .normalise = spec->normalise,
-                                              .scale = spec->scale};
+                                              .scale = spec->scale > 0 ? spec->scale : 1};
     atsi_build_op(b, &op);
     b->router_unit = (int32_t)b->out->program.n_units - 1;
 }

@@ -39,8 +39,8 @@ struct atsi_moe_spec {
     const char *norm;
     struct atsi_glu_params glu;
     enum atsi_router_score score;
-    bool normalise;
-    float scale;
+    bool normalise;      // weights of the chosen divided by their sum
+    float scale;         // of the weights; 0: 1
     bool router_bias;    // ffn_gate_inp.bias, added to the logits
     bool selection_bias; // exp_probs_b.bias, for the choice only
     bool expert_bias;

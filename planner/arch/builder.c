@@ -87,6 +87,12 @@ static void note_missing(struct atsi_builder *b, const char *name) {
         snprintf(b->missing + length, sizeof b->missing - length, "%s%s", length ? ", " : "", name);
 }
 
+void atsi_build_require(struct atsi_builder *b, const char *suffix) {
+    char name[ATSI_NAME_CAP];
+    tensor_name(b, suffix, name);
+    if (b->status == ATSI_OK && !atsi_gguf_find_tensor(b->gguf, name)) note_missing(b, name);
+}
+
 // Appends a tensor with its recipe, both or none. Takes the recipe's memory.
 static int32_t append_tensor(struct atsi_builder *b, const struct atsi_tensor *tensor, struct atsi_recipe recipe) {
     struct atsi_lowered *out = b->out;

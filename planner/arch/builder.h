@@ -56,6 +56,8 @@ int32_t atsi_build_table(struct atsi_builder *b, enum atsi_need need, const char
 int32_t atsi_build_made(struct atsi_builder *b, const char *stem, const float *values, uint32_t n);
 // Whether the file has the tensor of that name, in the current layer.
 bool atsi_build_has(const struct atsi_builder *b, const char *suffix);
+// Records the tensor as missing when the file has none of that name: for those that are read with atsi_build_source.
+void atsi_build_require(struct atsi_builder *b, const char *suffix);
 // The file's tensor, for its shape or values; NULL when absent.
 const struct atsi_gguf_tensor *atsi_build_source(const struct atsi_builder *b, const char *suffix);
 

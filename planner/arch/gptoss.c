@@ -12,7 +12,6 @@ void atsi_lower_gptoss(struct atsi_builder *b) {
         .norm = "post_attention_norm.weight", // the norm before the experts, in spite of its name
         .glu = {.act = ATSI_GLU_CLAMPED, .alpha = 1.702f, .limit = 7},
         .score = ATSI_ROUTER_SOFTMAX_SELECTED,
-        .scale = 1,
         .router_bias = true,
         .expert_bias = true,
     };

@@ -11,15 +11,16 @@ static double longrope_scale(double stretch, double n_orig) {
 }
 
 static struct atsi_rope phi3_rope(struct atsi_builder *b) {
-    if (!atsi_build_has(b, "rope_factors_long.weight")) return atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true);
+    static const char short_factors[] = "rope_factors_short.weight", long_factors[] = "rope_factors_long.weight";
+    if (!atsi_build_has(b, short_factors) && !atsi_build_has(b, long_factors))
+        return atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true);
     struct atsi_rope_config config = {.base = atsi_build_number(b, "rope.freq_base", 10000, 1, 1e12),
                                       .n_rot = b->hp.n_rot};
     double n_orig = atsi_build_number(b, "rope.scaling.original_context_length", b->hp.n_ctx_train, 0, ATSI_HP_MAX_CTX);
     double scale =
         atsi_build_number(b, "rope.scaling.attn_factor", longrope_scale(b->hp.n_ctx_train / n_orig, n_orig), 0, 1e3);
     bool is_long = b->out->n_ctx > n_orig;
-    config.divisors =
-        atsi_build_divisors(b, is_long ? "rope_factors_long.weight" : "rope_factors_short.weight", config.n_rot / 2);
+    config.divisors = atsi_build_divisors(b, ATSI_REQUIRED, is_long ? long_factors : short_factors, config.n_rot / 2);
     if (b->status == ATSI_OK)
         fprintf(b->remarks, "rope: the %s factors, for a context of %u (trained with %g)\n", is_long ? "long" : "short",
                 b->out->n_ctx, n_orig);

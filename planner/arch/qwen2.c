@@ -14,11 +14,8 @@ void atsi_lower_qwen2(struct atsi_builder *b) {
 
 void atsi_lower_qwen2moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = qwen2_attention(b);
-    struct atsi_moe_spec moe = {.norm = "ffn_norm.weight",
-                                .glu.act = ATSI_GLU_SILU,
-                                .score = ATSI_ROUTER_SOFTMAX,
-                                .scale = 1,
-                                .shared_gate = true};
+    struct atsi_moe_spec moe = {
+        .norm = "ffn_norm.weight", .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .shared_gate = true};
     moe.n_ff_shared = atsi_build_count(b, "expert_shared_feed_forward_length", b->hp.layers[0].n_ff, 1, ATSI_HP_MAX_FF);
     atsi_blocks_uniform(b, &attention, NULL, &moe);
 }

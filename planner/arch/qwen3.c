@@ -15,10 +15,7 @@ void atsi_lower_qwen3(struct atsi_builder *b) {
 
 void atsi_lower_qwen3moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = qwen3_attention(b);
-    struct atsi_moe_spec moe = {.norm = "ffn_norm.weight",
-                                .glu.act = ATSI_GLU_SILU,
-                                .score = ATSI_ROUTER_SOFTMAX,
-                                .normalise = true,
-                                .scale = 1};
+    struct atsi_moe_spec moe = {
+        .norm = "ffn_norm.weight", .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .normalise = true};
     atsi_blocks_uniform(b, &attention, NULL, &moe);
 }

@@ -119,12 +119,8 @@ static void lower_hybrid(struct atsi_builder *b, bool fused_ba) {
         .rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true), .qk_norm = ATSI_REQUIRED, .gated = true};
     const char *norm = "post_attention_norm.weight"; // the norm before the FFN, in spite of its name
     struct atsi_ffn_spec ffn = {.norm = norm, .act = ATSI_GLU_SILU};
-    struct atsi_moe_spec moe = {.norm = norm,
-                                .glu.act = ATSI_GLU_SILU,
-                                .score = ATSI_ROUTER_SOFTMAX,
-                                .normalise = true,
-                                .scale = 1,
-                                .shared_gate = true};
+    struct atsi_moe_spec moe = {
+        .norm = norm, .glu.act = ATSI_GLU_SILU, .score = ATSI_ROUTER_SOFTMAX, .normalise = true, .shared_gate = true};
     moe.n_ff_shared = atsi_build_count(b, "expert_shared_feed_forward_length", b->hp.n_ff_exp, 0, ATSI_HP_MAX_FF);
     if (b->status != ATSI_OK) return;
 

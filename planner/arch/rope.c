@@ -36,8 +36,9 @@ void atsi_rope_inv_freq(const struct atsi_rope_config *c, float *inv_freq) {
     }
 }
 
-const float *atsi_build_divisors(struct atsi_builder *b, const char *suffix, uint32_t n) {
+const float *atsi_build_divisors(struct atsi_builder *b, enum atsi_need need, const char *suffix, uint32_t n) {
     const struct atsi_gguf_tensor *t = atsi_build_source(b, suffix);
+    if (need == ATSI_REQUIRED) atsi_build_require(b, suffix);
     if (b->status != ATSI_OK || !t) return NULL;
     if (t->dtype != ATSI_F32 || t->ne[0] != n || t->ne[1] != 1 || t->ne[2] != 1 || t->ne[3] != 1) {
         atsi_build_fail(b, ATSI_BAD_INPUT, "tensor %s: expected an F32 vector of %u", suffix, n);
@@ -103,7 +104,7 @@ struct atsi_rope atsi_build_rope(struct atsi_builder *b, enum atsi_rope_pairing 
     }
     int32_t layer = b->layer;
     b->layer = ATSI_NONE;
-    config.divisors = atsi_build_divisors(b, "rope_freqs.weight", config.n_rot / 2);
+    config.divisors = atsi_build_divisors(b, ATSI_OPTIONAL, "rope_freqs.weight", config.n_rot / 2);
     b->layer = layer;
     return atsi_build_rope_from(b, pairing, &config, scale);
 }

@@ -39,9 +39,9 @@ struct atsi_rope atsi_build_rope(struct atsi_builder *b, enum atsi_rope_pairing 
 // From a configuration that the family worked out itself.
 struct atsi_rope atsi_build_rope_from(struct atsi_builder *b, enum atsi_rope_pairing pairing,
                                       const struct atsi_rope_config *config, float scale);
-// Values of a float32 vector of the file with n elements, all finite and positive; NULL when absent or bad (then recorded). It points into
-// the file.
-const float *atsi_build_divisors(struct atsi_builder *b, const char *suffix, uint32_t n);
+// Values of a float32 vector of the file with n elements, all finite and positive; NULL when absent or bad (recorded when it is bad, or
+// required and absent). It points into the file. Its name must stand in is_absorbed() of planner/lower.c.
+const float *atsi_build_divisors(struct atsi_builder *b, enum atsi_need need, const char *suffix, uint32_t n);
 
 void atsi_build_rotate(struct atsi_builder *b, const struct atsi_rope *rope, struct atsi_view x, uint32_t n_heads);
 

@@ -83,6 +83,13 @@ static void test_a_missing_tensor_is_named(void **state) {
     }
 }
 
+// Divisors of rope frequencies become tables and no tensor of the program; the set that the planned context needs must be there.
+static void test_missing_rope_factors_are_named(void **state) {
+    (void)state;
+    refuse("phi3", &(struct tiny_change){.extra = "rope_factors_long.weight"}, "missing");
+    refuse("phi3", &(struct tiny_change){.extra = "rope_factors_long.weight"}, "rope_factors_short.weight");
+}
+
 static void test_a_wrong_shape_is_named(void **state) {
     (void)state;
     char names[MAX_NAMES][80];
@@ -351,6 +358,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_family_uses_all_its_tensors),
         cmocka_unit_test(test_a_missing_tensor_is_named),
+        cmocka_unit_test(test_missing_rope_factors_are_named),
         cmocka_unit_test(test_a_wrong_shape_is_named),
         cmocka_unit_test(test_a_type_without_a_kernel_is_named),
         cmocka_unit_test(test_every_family_is_tested),
