@@ -17,6 +17,8 @@
 #define GPT4(number)                                                                                                  \
     SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" number "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*|" NEWLINES "|" SPACES_TAIL \
            "|" S "+"
+#define SEED \
+    SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" SPACE "\\p{L}\\p{N}]+|" NEWLINES "|" SPACES_TAIL "|" S "+"
 #define QWEN35                                                                                                  \
     SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" SPACE "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" NEWLINES \
            "|" SPACES_TAIL "|" S "+"
@@ -69,6 +71,7 @@ static const struct atsi_tokenizer_family families[] = {
     {.names = "dbrx smaug-bpe", .patterns = {GPT4("\\p{N}{1,3}")}},
     {.names = "glm4 chatglm-bpe", .patterns = {GPT4("\\p{N}{1,3}")}},
     {.names = "qwen2 deepseek-r1-qwen", .patterns = {GPT4("\\p{N}")}, .nfc = true},
+    {.names = "seed-coder", .patterns = {SEED}},
     {.names = "qwen35", .patterns = {QWEN35}, .nfc = true},
     {.names = "gpt-4o llama4", .patterns = {CASED(SUFFIX "?", "\\p{N}{1,3}")}},
     {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .add_bos = true},

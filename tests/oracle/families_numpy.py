@@ -173,6 +173,36 @@ class Glm4Moe(Family):
         return self.dense(h, layer) if i < self.n_dense else self.experts(h, layer) + self.dense(h, layer, "_shexp")
 
 
+class SeedOss(Family):
+    arch, biases, norm_before_ffn = "seed_oss", True, "post_attention_norm.weight"
+    keys = {"attention.key_length": DIM, "attention.value_length": DIM}
+
+
+class Ernie(Family):
+    arch, interleaved = "ernie4_5", True
+
+
+class ErnieMoe(Ernie):
+    arch, n_dense = "ernie4_5-moe", 1
+    keys = {
+        "expert_count": EXPERTS, "expert_used_count": USED, "expert_feed_forward_length": FF_EXP, "expert_shared_count": 2,
+        "expert_shared_feed_forward_length": FF_SHARED, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1,
+    }  # fmt: skip
+
+    def expert_tensors(self):
+        return super().expert_tensors() | self.shared_tensors(FF_SHARED) | {"exp_probs_b.bias": (EXPERTS,)}
+
+    def route(self, logits, layer):  # the bias counts for the choice only
+        p = softmax(logits)
+        chosen = np.zeros_like(p)
+        np.put_along_axis(chosen, np.argsort(-(p + layer["exp_probs_b.bias"]), axis=-1)[:, :USED], 1, axis=-1)
+        p = p * chosen
+        return p / p.sum(-1, keepdims=True)
+
+    def ffn(self, h, layer, i):
+        return self.dense(h, layer) if i < self.n_dense else self.experts(h, layer) + self.dense(h, layer, "_shexp")
+
+
 class Phi3(Family):
     arch, n_rot = "phi3", 48
 

@@ -41,6 +41,10 @@ FAMILIES = {
     "glm4": ("glm-z1-9b", f"--layers 2 {DENSE}"),
     "glm4moe": ("glm4.5-air", f"--layers 3 --experts 32 --ff 512 {MOE}"),
     "phi3": ("phi-4", f"--layers 2 {DENSE}"),
+    "phi3, factors": ("phi-4-mini", f"--layers 2 {DENSE}"),
+    "seed_oss": ("seed-oss-36b", f"--layers 2 {DENSE}"),
+    "ernie4_5": ("ernie-4.5-0.3b", f"--layers 2 {DENSE}"),
+    "ernie4_5-moe": ("ernie-4.5-21b-a3b", f"--layers 3 --experts 32 --ff 512 {MOE} --embd 1024"),
 }
 RECIPES = ["q4_k_m", "q8_0", "f16", "dynamic", "mxfp4"]
 TYPES = (

@@ -8,6 +8,7 @@ LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+SEED = QWEN2.replace(r"+[\r\n]*|", "+|")
 QWEN35 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -57,6 +58,7 @@ FAMILIES = {
     "dbrx": (_splits(LLAMA3), False, False),
     "glm4": (_splits(LLAMA3), False, False),
     "qwen2": (_splits(QWEN2), True, False),
+    "seed-coder": (_splits(SEED), False, False),
     "qwen35": (_splits(QWEN35), True, False),
     "gpt-4o": (_splits(GPT4O), False, False),
     "tekken": (_splits(TEKKEN), False, True),

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const tiny_archs[] = {"llama",     "qwen2",  "qwen2moe", "qwen3", "qwen3moe", "qwen3next", "qwen35",
-                                  "qwen35moe", "gemma3", "gpt-oss",  "glm4",  "glm4moe",  "phi3",      NULL};
+const char *const tiny_archs[] = {"llama",  "qwen2",     "qwen2moe", "qwen3",        "qwen3moe", "qwen3next",
+                                  "qwen35", "qwen35moe", "gemma3",   "gpt-oss",      "glm4",     "glm4moe",
+                                  "phi3",   "seed_oss",  "ernie4_5", "ernie4_5-moe", NULL};
 
 // Tensors of a layer: "name shape", letters of the shape as dimension_of() has them.
 static const char *const norms[] = {"attn_norm.weight E", "ffn_norm.weight E", NULL};
@@ -70,6 +71,9 @@ static const struct layout layouts[] = {
      {0},
      {post_norm_ffn, attention, ffn}},
     {"phi3", {norms, fused_attention, fused_ffn}, {0}, {0}},
+    {"seed_oss", {post_norm_ffn, attention, biases, ffn}, {0}, {0}},
+    {"ernie4_5", {norms, attention, ffn}, {0}, {0}},
+    {"ernie4_5-moe", {norms, attention, experts, shared_expert, selection_bias}, {0}, {norms, attention, ffn}},
 };
 
 static const struct layout *layout_of(const char *arch) {

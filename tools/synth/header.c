@@ -1,5 +1,6 @@
 #include "tools/synth/header.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +87,11 @@ static void put_rope(struct keys *k, const struct synth_shape *s, const struct s
         arch_string(k, "rope.scaling.type", s->rope_orig_ctx ? "yarn" : "linear");
         arch_f32(k, "rope.scaling.factor", s->rope_factor);
     }
-    if (s->rope_orig_ctx) {
-        arch_u32(k, "rope.scaling.original_context_length", s->rope_orig_ctx);
+    if (s->rope_orig_ctx) arch_u32(k, "rope.scaling.original_context_length", s->rope_orig_ctx);
+    if (s->long_factors) {
+        double stretch = (double)s->n_ctx / s->rope_orig_ctx;
+        arch_f32(k, "rope.scaling.attn_factor", (float)sqrt(1 + log(stretch) / log(s->rope_orig_ctx)));
+    } else if (s->rope_orig_ctx) {
         arch_f32(k, "rope.scaling.yarn_beta_fast", 32);
         arch_f32(k, "rope.scaling.yarn_beta_slow", 1);
     }
@@ -102,10 +106,14 @@ static void put_experts(struct keys *k, const struct synth_shape *s, const struc
     arch_u32(k, "expert_count", s->n_experts);
     arch_u32(k, "expert_used_count", s->n_used);
     arch_u32(k, "expert_feed_forward_length", s->n_ff_exp);
-    if (s->n_ff_shared && !f->selection_bias) arch_u32(k, "expert_shared_feed_forward_length", s->n_ff_shared);
+    if (s->n_ff_shared && !f->sigmoid) arch_u32(k, "expert_shared_feed_forward_length", s->n_ff_shared);
     if (!f->selection_bias) return;
     arch_u32(k, "expert_shared_count", s->n_ff_shared / s->n_ff_exp);
     arch_u32(k, "leading_dense_block_count", s->n_dense);
+    if (!f->sigmoid) {
+        arch_u32(k, "interleave_moe_layer_step", 1);
+        return;
+    }
     arch_u32(k, "expert_gating_func", SIGMOID);
     arch_f32(k, "expert_weights_scale", 1);
     arch_bool(k, "expert_weights_norm", true);

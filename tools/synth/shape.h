@@ -18,7 +18,8 @@ struct synth_family {
     bool gated;          // attn_q holds a gate beside each head; the other layers use the delta rule
     bool fused_ba;       // ssm_ba instead of ssm_beta and ssm_alpha
     bool shared_gate;    // ffn_gate_inp_shexp
-    bool selection_bias; // exp_probs_b, with sigmoid routing
+    bool selection_bias; // exp_probs_b
+    bool sigmoid;        // routing, with a scale and a flag for normalisation in the file; else softmax
     bool rope_sections;  // rope.dimension_sections
     bool scaled_embed;   // the family multiplies embeddings by sqrt(n_embd)
 };
@@ -36,8 +37,9 @@ struct synth_shape {
     bool tied;                                // no output.weight
     bool qkv_bias;                            // biases on q, k, v
     bool rope_freqs;                          // Llama 3.1's frequency divisors
+    bool long_factors;                        // Phi's two sets of them, within rope_orig_ctx and beyond
     float rope_factor;                        // linear (gemma3) or YaRN (gpt-oss) scaling
-    uint32_t rope_orig_ctx;                   // YaRN
+    uint32_t rope_orig_ctx;                   // YaRN, long_factors
     uint32_t window;                          // sliding-window layers
     uint32_t n_experts, n_used;               // 0: dense
     uint32_t n_ff_exp;                        // width of an expert

@@ -241,7 +241,11 @@ static void list_ends(struct lister *l) {
         add_norm(l, "output_norm", s->n_embd, 1);
         add_matrix(l, "output", SYNTH_HEAD, head_gain, s->n_embd, s->n_vocab);
     }
-    if (s->rope_freqs) add_vector(l, "rope_freqs.weight", s->n_rot / 2, SYNTH_DIVISORS, 0, 0);
+    if (s->rope_freqs) add_vector(l, "rope_freqs.weight", s->n_rot / 2, SYNTH_DIVISORS, 8, 0);
+    if (s->long_factors) {
+        add_vector(l, "rope_factors_long.weight", s->n_rot / 2, SYNTH_DIVISORS, 32, 0);
+        add_vector(l, "rope_factors_short.weight", s->n_rot / 2, SYNTH_DIVISORS, 2, 0);
+    }
 }
 
 static void list_layer(struct lister *l, uint32_t i) {

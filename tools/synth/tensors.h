@@ -29,7 +29,7 @@ enum synth_content {
     SYNTH_ROUTER,     // F32 [n_embd, n_experts]: noise and the multiple of the common part
     SYNTH_SIGNS,      // F32: +-mean
     SYNTH_DECAY,      // F32: -exp(mean + std * normal), how fast a delta-rule head forgets
-    SYNTH_DIVISORS,   // F32: Llama 3.1's frequency divisors
+    SYNTH_DIVISORS,   // F32: divisors of rope frequencies, `mean` for the longest waves
 };
 
 enum {

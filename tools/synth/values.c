@@ -148,10 +148,10 @@ static void fill_router(const struct synth_values *v, uint32_t index, struct syn
     }
 }
 
-// Frequencies of long waves are divided by 8, short ones stay, those between are blended (Llama 3.1's published rule for a context
-// stretched from 8192).
-static void fill_divisors(const struct synth_shape *shape, uint64_t n, float *out) {
-    const double factor = 8, low = 1, high = 4, orig_ctx = 8192, turn = 6.283185307179586;
+// Frequencies of long waves are divided by `factor`, short ones stay, those between are blended (Llama 3.1's published rule, there with
+// a factor of 8 for a context stretched from 8192).
+static void fill_divisors(const struct synth_shape *shape, double factor, uint64_t n, float *out) {
+    const double low = 1, high = 4, orig_ctx = 8192, turn = 6.283185307179586;
     for (uint64_t i = 0; i < n; i++) {
         double wave = turn * pow(shape->rope_base, 2.0 * (double)i / shape->n_rot);
         double blend = (orig_ctx / wave - low) / (high - low);
@@ -184,7 +184,7 @@ void synth_values_rows(const struct synth_values *values, uint32_t index, uint64
     else if (t->content == SYNTH_ROUTER)
         fill_router(values, index, &r, first, n, floats);
     else if (t->content == SYNTH_DIVISORS)
-        fill_divisors(&values->model->shape, n * t->ne[0], floats);
+        fill_divisors(&values->model->shape, t->mean, n * t->ne[0], floats);
     else if (t->dtype == ATSI_F32 && (t->mean != 0 || t->content != SYNTH_NOISE))
         fill_vector(t, &r, n * t->ne[0], floats);
     else
