@@ -96,6 +96,9 @@ struct atsi_device_ops {
     enum atsi_status (*capture_end)(struct atsi_stream *s, void **graph, struct atsi_error *err);
     enum atsi_status (*graph_launch)(struct atsi_stream *s, void *graph, struct atsi_error *err);
     void (*graph_destroy)(struct atsi_device *d, void *graph);
+    // A stream that is only captured, never run, and that another thread may drive while the device's own thread works. Made after
+    // `prepare`; stream_destroy ends it.
+    enum atsi_status (*capture_stream_create)(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err);
 };
 
 // Every device, stream and event starts with these, so that callers write d->ops->x(d, ...).

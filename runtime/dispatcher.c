@@ -128,7 +128,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share};
+    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens == 1};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }

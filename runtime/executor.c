@@ -67,11 +67,7 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     x->host_states = calloc(n_states, sizeof *x->host_states);
     x->device_states = calloc(n_states, sizeof *x->device_states);
     x->backends = calloc(x->p->n_units, sizeof *x->backends);
-    x->prefetched = calloc(x->p->n_units, sizeof *x->prefetched);
-    x->promotions = calloc(x->p->n_units, sizeof *x->promotions);
-    x->promoted_tensors = calloc(x->p->n_tensors + 1, sizeof *x->promoted_tensors);
-    bool complete =
-        x->host_states && x->device_states && x->backends && x->prefetched && x->promotions && x->promoted_tensors;
+    bool complete = x->host_states && x->device_states && x->backends;
     for (int side = 0; side < 2; side++) {
         x->sides[side].state_k = calloc(n_states, sizeof(void *));
         x->sides[side].state_v = calloc(n_states, sizeof(void *));
@@ -85,12 +81,13 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     void *compute;
     ATSI_TRY(x->device->ops->stream_create(x->device, &x->stream, err));
     ATSI_TRY(x->device->ops->event_create(x->device, false, &x->arrived, err));
-    if (x->trace) ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
+    ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
     x->sides[ATSI_GPU].compute = compute;
-    if (l->temp_bytes)
-        ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, x->p->n_units * 4, &x->transfers, err));
-    return x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err);
+    if (l->temp_bytes) ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, &x->transfers, err));
+    ATSI_TRY(x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err));
+    if (!x->device->ops->capture_stream_create) return ATSI_OK;
+    return x->device->ops->capture_stream_create(x->device, &x->capture, err);
 }
 
 static enum atsi_status create(struct atsi_executor *x, const struct atsi_executor_params *params,
@@ -128,32 +125,11 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     return status;
 }
 
-static void free_traced(struct atsi_executor *x) {
-    for (uint32_t i = 0; x->traced && i < x->script.n_actions; i++) {
-        if (x->traced[i].began) x->device->ops->event_destroy(x->traced[i].began);
-        if (x->traced[i].ended) x->device->ops->event_destroy(x->traced[i].ended);
-    }
-    free(x->traced);
-    x->traced = NULL;
-}
-
-static void free_script(struct atsi_executor *x) {
-    free_traced(x);
-    for (uint32_t i = 0; x->graphs && i < x->script.n_actions; i++)
-        if (x->graphs[i]) x->device->ops->graph_destroy(x->device, x->graphs[i]);
-    free(x->graphs);
-    free(x->calls);
-    free(x->parts);
-    x->graphs = NULL;
-    x->calls = NULL;
-    x->parts = NULL;
-    atsi_script_free(&x->script);
-}
-
 static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
-    free_script(x);
+    atsi_prepared_round_free(x->now);
+    x->now = NULL;
     atsi_transfers_free(x->transfers);
     for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
         if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
@@ -162,6 +138,7 @@ static void free_device_side(struct atsi_executor *x) {
     if (x->arrived) ops->event_destroy(x->arrived);
     if (x->round_began) ops->event_destroy(x->round_began);
     if (x->stream) ops->stream_destroy(x->stream);
+    if (x->capture) ops->stream_destroy(x->capture);
 }
 
 void atsi_executor_free(struct atsi_executor *x) {
@@ -176,11 +153,8 @@ void atsi_executor_free(struct atsi_executor *x) {
     }
     free(x->host_states);
     free(x->device_states);
-    free_script(x);
+    atsi_prepared_round_free(x->now);
     free(x->backends);
-    free(x->prefetched);
-    free(x->promotions);
-    free(x->promoted_tensors);
     atsi_cpu_free(x->cpu);
     atsi_pool_free(x->pool);
     free(x);
@@ -218,7 +192,7 @@ static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum at
     return ATSI_OK;
 }
 
-static enum atsi_status place_states(struct atsi_executor *x, struct atsi_error *err) {
+enum atsi_status executor_place_states(struct atsi_executor *x, struct atsi_error *err) {
     for (uint32_t u = 0; u < x->p->n_units; u++)
         for (uint32_t i = x->p->units[u].first_op; i < x->p->units[u].first_op + x->p->units[u].n_ops; i++)
             if (x->p->ops[i].state != ATSI_NONE)
@@ -236,132 +210,13 @@ enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error 
     return ATSI_OK;
 }
 
-// ---- assignment ---------------------------------------------------------------------------------------------------
-
-static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].state != ATSI_NONE) return true;
-    return false;
-}
-
-// The big tensors of a unit, each once. Returns their number, at most `cap`.
-static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors,
-                                 uint32_t cap) {
-    uint32_t n = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
-            int32_t t = p->ops[i].tensor[k];
-            bool listed = t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t]);
-            for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == (uint32_t)t;
-            if (!listed && n < cap) tensors[n++] = (uint32_t)t;
-        }
-    return n;
-}
-
-enum {
-    MAX_PIECES = 4
-}; // big tensors of one unit
-
-// Gives the prefetched units their places in the temporary region and their tensors the addresses there.
-static enum atsi_status plan_transfers(struct atsi_executor *x, struct atsi_error *err) {
-    struct atsi_transfer_unit *units = calloc(x->p->n_units, sizeof *units);
-    struct atsi_transfer_piece *pieces = calloc((size_t)x->p->n_units * MAX_PIECES, sizeof *pieces);
-    uint32_t *tensors = calloc((size_t)x->p->n_units * MAX_PIECES, sizeof *tensors), n = 0;
-    enum atsi_status status = ATSI_OK;
-    if (!units || !pieces || !tensors) status = atsi_fail(err, ATSI_FAILED, "out of memory while planning transfers");
-    for (uint32_t u = 0; status == ATSI_OK && u < x->p->n_units; u++) {
-        if (!x->prefetched[u]) continue;
-        units[n].pieces = &pieces[n * MAX_PIECES];
-        units[n].n_pieces = list_big_tensors(x->p, &x->p->units[u], &tensors[n * MAX_PIECES], MAX_PIECES);
-        for (uint32_t i = 0; i < units[n].n_pieces; i++) {
-            uint32_t t = tensors[n * MAX_PIECES + i];
-            pieces[n * MAX_PIECES + i] =
-                (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[t], x->p->tensors[t].size_bytes};
-        }
-        n++;
-    }
-    if (status == ATSI_OK) status = atsi_transfers_plan(x->transfers, units, n, err);
-    for (uint32_t k = 0; status == ATSI_OK && k < n; k++)
-        for (uint32_t i = 0; i < units[k].n_pieces; i++)
-            x->promoted_tensors[tensors[k * MAX_PIECES + i]] = atsi_transfers_address(x->transfers, k, i);
-    free(units);
-    free(pieces);
-    free(tensors);
-    return status;
-}
-
-// Every promoted unit reads what is resident from there and the rest in place, unless its transfer says otherwise.
-static enum atsi_status place_promoted(struct atsi_executor *x, struct atsi_error *err) {
-    if (!x->device) return ATSI_OK;
-    for (uint32_t t = 0; t < x->p->n_tensors; t++)
-        x->promoted_tensors[t] = x->sides[ATSI_GPU].tensors[t] ? x->sides[ATSI_GPU].tensors[t] : x->mapped[t];
-    return x->transfers ? plan_transfers(x, err) : ATSI_OK;
-}
-
-static enum atsi_status take_assignment(struct atsi_executor *x, const struct atsi_assignment *a,
-                                        struct atsi_error *err) {
-    for (uint32_t u = 0; u < x->p->n_units; u++) {
-        const struct atsi_unit *unit = &x->p->units[u];
-        if (!x->states_placed || !unit_has_state(x->p, unit)) x->backends[u] = x->device ? a->backends[u] : ATSI_CPU;
-        bool on_gpu = x->device && x->backends[u] == ATSI_GPU;
-        x->promotions[u] = on_gpu && a->promotions ? a->promotions[u] : ATSI_NOT_PROMOTED;
-        x->prefetched[u] = x->promotions[u] == ATSI_PREFETCHED;
-        if (x->prefetched[u] && (!x->transfers || unit->kind == ATSI_UNIT_HEAD))
-            return atsi_fail(err, ATSI_FAILED, "unit %s cannot be prefetched", unit->name);
-    }
-    return ATSI_OK;
-}
-
-static void build_calls(struct atsi_executor *x) {
-    struct atsi_side promoted_side = x->sides[ATSI_GPU];
-    promoted_side.tensors = x->promoted_tensors;
-    for (uint32_t i = 0; i < x->script.n_steps; i++) {
-        const struct atsi_step *s = &x->script.steps[i];
-        atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op,
-                             &x->calls[i]);
-        if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
-            atsi_side_narrow_call(&x->calls[i], s->begin, s->end, &x->parts[i]);
-    }
-}
-
-static enum atsi_status build_script(struct atsi_executor *x, const float *gpu_share, struct atsi_error *err) {
-    bool promoted[ATSI_MAX_UNITS];
-    for (uint32_t u = 0; u < x->p->n_units; u++) promoted[u] = x->promotions[u] != ATSI_NOT_PROMOTED;
-    struct atsi_script_params params = {.program = x->p,
-                                        .backends = x->backends,
-                                        .promoted = promoted,
-                                        .prefetched = x->prefetched,
-                                        .gpu_share = x->device ? gpu_share : NULL,
-                                        .n_tokens_max = x->plan->limits.chunk,
-                                        .n_outputs_max = x->plan->limits.n_outputs};
-    free_script(x);
-    ATSI_TRY(atsi_script_build(&params, &x->script, err));
-    x->calls = calloc(x->script.n_steps, sizeof *x->calls);
-    x->parts = calloc(x->script.n_steps, sizeof *x->parts);
-    x->graphs = calloc(x->script.n_actions, sizeof *x->graphs);
-    if (x->trace && x->device) x->traced = calloc(x->script.n_actions, sizeof *x->traced);
-    if (!x->calls || !x->parts || !x->graphs || (x->trace && x->device && !x->traced))
-        return atsi_fail(err, ATSI_FAILED, "out of memory while building a round");
-    build_calls(x);
-    return ATSI_OK;
-}
-
-enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
-                                      struct atsi_error *err) {
-    if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
-    if (x->transfers) ATSI_TRY(atsi_transfers_drain(x->transfers, err));
-    ATSI_TRY(take_assignment(x, assignment, err));
-    if (!x->states_placed) ATSI_TRY(place_states(x, err));
-    ATSI_TRY(place_promoted(x, err));
-    return build_script(x, assignment->gpu_share, err);
-}
-
 // ---- figures ------------------------------------------------------------------------------------------------------
 
 uint64_t atsi_executor_host_bytes(const struct atsi_executor *x) { return x->host_bytes; }
 uint32_t atsi_executor_n_handovers(const struct atsi_executor *x) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < x->script.n_actions; i++) n += x->script.actions[i].kind == ATSI_ACTION_WAIT;
+    for (uint32_t i = 0; x->now && i < x->now->script.n_actions; i++)
+        n += x->now->script.actions[i].kind == ATSI_ACTION_WAIT;
     return n;
 }
 const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }

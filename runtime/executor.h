@@ -42,10 +42,24 @@ struct atsi_assignment {
     const enum atsi_backend *backends;     // [n_units]
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
     const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
+    bool single_tokens;     // for rounds of one token: launches are captured
 };
-// Builds the coming rounds' script (runtime/script.h). Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in
-// mapped_tensors; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of
-// the output head cannot be prefetched; units that cannot be shared (atsi_script_can_share) ignore their share.
+// Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in mapped_tensors; a unit with a state
+// stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
+// units that cannot be shared (atsi_script_can_share) ignore their share.
+
+// Everything that rounds under an assignment need: the script (runtime/script.h), its calls, the places of what is prefetched, captured
+// launches. The first one is made before any round, in the executor's thread; later ones may be made in another thread
+// while rounds run, one at a time.
+struct atsi_prepared_round;
+enum atsi_status atsi_executor_prepare(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                       struct atsi_prepared_round **out, struct atsi_error *err);
+void atsi_prepared_round_free(struct atsi_prepared_round *p); // NULL fine; in any thread, before the executor
+// Between rounds: the coming ones run as prepared. Takes `prepared` over and gives back the one before (NULL at first), for the caller to
+// free. Waits for nothing.
+enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepared_round *prepared,
+                                     struct atsi_prepared_round **old, struct atsi_error *err);
+// Both at once.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err);
 

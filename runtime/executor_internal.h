@@ -1,4 +1,5 @@
-// executor_internal.h: what executor.c (memory, states, assignments) and executor_round.c (rounds) share; private to both.
+// executor_internal.h: what executor.c (memory, states), executor_prepare.c (assignments) and executor_round.c (rounds) share; private
+// to them.
 #ifndef ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 #define ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 
@@ -15,10 +16,22 @@ struct atsi_staging {
     uint32_t n_ints;
 };
 
-// A run of device actions in this round, for the trace.
-struct atsi_traced_run {
-    struct atsi_event *began, *ended; // made when first needed
-    uint32_t n;                       // actions; 0: not run since the last report
+// Events around a run of device actions, and what they told last.
+struct atsi_timed_run {
+    struct atsi_event *began, *ended; // NULL where no run of device actions starts
+    uint32_t n;                       // actions; 0: not timed since the last report
+};
+
+// Everything that rounds under one assignment need. Made whole beside rounds, taken over between two of them.
+struct atsi_prepared_round {
+    struct atsi_device *device; // of graphs and events; NULL: CPU only
+    struct atsi_script script;
+    struct atsi_op_call *calls;   // [script.n_steps]
+    struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
+    void **
+        graphs; // [script.n_actions] single-token rounds of the runs of device actions that start there; NULL: launched
+    struct atsi_timed_run *timed;         // [script.n_actions]
+    struct atsi_transfer_plan *transfers; // NULL: nothing is prefetched
 };
 
 struct atsi_executor {
@@ -36,24 +49,32 @@ struct atsi_executor {
     void **device_states;   // [n_states]
     bool states_placed;
     struct atsi_staging staging;
-    struct atsi_script script;
-    struct atsi_op_call *calls;   // [script.n_steps]
-    struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
-    void **
-        graphs; // [script.n_actions] captured decode rounds of the runs of device actions that start there, NULL until first needed
-    enum atsi_backend *backends;      // [n_units]
-    bool *prefetched;                 // [n_units]
-    enum atsi_promotion *promotions;  // [n_units]
+    struct atsi_prepared_round *now;  // the coming rounds'; NULL before the first assignment
+    struct atsi_stream *capture;      // only records graphs, in whichever thread prepares; NULL: the device has none
+    enum atsi_backend *backends;      // [n_units] of the first assignment: units with states stay there
     const void *const *mapped;        // [n_tensors]
     struct atsi_transfers *transfers; // NULL without a temporary region
-    const void **
-        promoted_tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
-    struct atsi_round *round; // in staging
+    struct atsi_round *round;         // in staging
     struct atsi_trace *trace;
-    struct atsi_traced_run *traced; // [script.n_actions] only with a trace: events around each run of device actions
     struct atsi_event *round_began;
     double round_began_us;
     uint64_t host_bytes;
 };
+
+// Gives every state its memory, on the side of x->backends. Once, before the first round.
+enum atsi_status executor_place_states(struct atsi_executor *x, struct atsi_error *err);
+// Launches actions [first, first + n) of a prepared round, all of them CROSS or GPU, into `stream`; `round` sizes them.
+enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct atsi_prepared_round *p,
+                                  struct atsi_stream *stream, const struct atsi_round *round, uint32_t first,
+                                  uint32_t n, struct atsi_error *err);
+
+// Actions from `first` on, below `end`, that the device runs without the host in between.
+static inline uint32_t executor_device_run(const struct atsi_script *s, uint32_t first, uint32_t end) {
+    uint32_t n = 0;
+    while (first + n < end &&
+           (s->actions[first + n].kind == ATSI_ACTION_CROSS || s->actions[first + n].kind == ATSI_ACTION_GPU))
+        n++;
+    return n;
+}
 
 #endif

@@ -8,54 +8,43 @@
 
 // ---- one round ----------------------------------------------------------------------------------------------------
 
-static uint32_t rows_of(const struct atsi_executor *x, uint32_t buffer) {
-    return (uint32_t)(x->p->buffers[buffer].rows == ATSI_ROWS_TOKENS ? x->round->n_tokens : x->round->n_outputs);
+static uint32_t rows_of(const struct atsi_buffer *b, const struct atsi_round *round) {
+    return (uint32_t)(b->rows == ATSI_ROWS_TOKENS ? round->n_tokens : round->n_outputs);
 }
 
-// Copies columns of a buffer's rows to the other side, by a kernel in the compute stream.
-static enum atsi_status cross(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
+// Copies columns of a buffer's rows to the other side, by a kernel.
+static enum atsi_status cross(const struct atsi_executor *x, const struct atsi_action *a, struct atsi_stream *stream,
+                              const struct atsi_round *round, struct atsi_error *err) {
     const struct atsi_buffer *b = &x->p->buffers[a->buffer];
     uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
     char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
     bool to_device = a->backend == ATSI_GPU;
-    return x->device->ops->copy_rows(x->stream, to_device ? on_device : on_host, b->width,
-                                     to_device ? on_host : on_device, b->width, a->width, rows_of(x, a->buffer), err);
+    return x->device->ops->copy_rows(stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device,
+                                     b->width, a->width, rows_of(b, round), err);
 }
 
-static bool goes_to_device(const struct atsi_action *a) {
-    return a->kind == ATSI_ACTION_CROSS || a->kind == ATSI_ACTION_GPU;
-}
-
-static enum atsi_status enqueue(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
+enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct atsi_prepared_round *p,
+                                  struct atsi_stream *stream, const struct atsi_round *round, uint32_t first,
+                                  uint32_t n, struct atsi_error *err) {
     for (uint32_t i = first; i < first + n; i++) {
-        const struct atsi_action *a = &x->script.actions[i];
-        if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, err));
+        const struct atsi_action *a = &p->script.actions[i];
+        if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, stream, round, err));
         for (uint32_t k = 0; a->kind == ATSI_ACTION_GPU && k < a->n; k++)
-            ATSI_TRY(x->device->ops->launch(x->stream, &x->calls[a->first + k], x->round, err));
+            ATSI_TRY(x->device->ops->launch(stream, &p->calls[a->first + k], round, err));
     }
     return ATSI_OK;
 }
 
-// Decode rounds always launch the same work, so a run of device actions is captured once an assignment and replayed as one
-// launch. A single copy is one launch anyway.
 static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, uint32_t n, struct atsi_error *err) {
-    const struct atsi_device_ops *ops = x->device->ops;
-    void **graph = &x->graphs[first];
-    bool one_row = x->round->n_tokens == 1 && (first < x->script.tail || x->round->n_outputs == 1);
-    bool single = n == 1 && x->script.actions[first].kind == ATSI_ACTION_CROSS;
-    if (!ops->capture_begin || !one_row || single) return enqueue(x, first, n, err);
-    if (!*graph) {
-        ATSI_TRY(ops->capture_begin(x->stream, err));
-        enum atsi_status status = enqueue(x, first, n, err);
-        ATSI_TRY(ops->capture_end(x->stream, graph, status == ATSI_OK ? err : NULL));
-        ATSI_TRY(status);
-    }
-    return ops->graph_launch(x->stream, *graph, err);
+    void *graph = x->now->graphs[first];
+    bool one_row = x->round->n_tokens == 1 && (first < x->now->script.tail || x->round->n_outputs == 1);
+    if (graph && one_row) return x->device->ops->graph_launch(x->stream, graph, err);
+    return executor_enqueue(x, x->now, x->stream, x->round, first, n, err);
 }
 
 static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
     switch (a->kind) {
-    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->calls[a->first], (int)a->n); return ATSI_OK;
+    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n); return ATSI_OK;
     case ATSI_ACTION_RECORD: return x->device->ops->event_record(x->arrived, x->stream, err);
     case ATSI_ACTION_WAIT: return x->device->ops->event_sync(x->arrived, err);
     case ATSI_ACTION_AWAIT: return atsi_transfers_await(x->transfers, x->stream, err);
@@ -81,10 +70,10 @@ static const char *unit_of_op(const struct atsi_program *p, uint32_t i_op) {
 static void name_actions(const struct atsi_executor *x, uint32_t first, uint32_t n, char *name, size_t cap) {
     const struct atsi_step *from = NULL, *to = NULL;
     for (uint32_t i = first; i < first + n; i++) {
-        const struct atsi_action *a = &x->script.actions[i];
+        const struct atsi_action *a = &x->now->script.actions[i];
         if (a->n == 0 || (a->kind != ATSI_ACTION_GPU && a->kind != ATSI_ACTION_CPU)) continue;
-        if (!from) from = &x->script.steps[a->first];
-        to = &x->script.steps[a->first + a->n - 1];
+        if (!from) from = &x->now->script.steps[a->first];
+        to = &x->now->script.steps[a->first + a->n - 1];
     }
     if (!from)
         snprintf(name, cap, "copies");
@@ -94,21 +83,17 @@ static void name_actions(const struct atsi_executor *x, uint32_t first, uint32_t
         snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_of_op(x->p, from->op), unit_of_op(x->p, to->op));
 }
 
-static enum atsi_status mark(struct atsi_executor *x, struct atsi_event **e, struct atsi_error *err) {
-    if (!*e) ATSI_TRY(x->device->ops->event_create(x->device, true, e, err));
-    return x->device->ops->event_record(*e, x->stream, err);
-}
-
-static enum atsi_status run_traced_on_device(struct atsi_executor *x, uint32_t first, uint32_t n,
-                                             struct atsi_error *err) {
-    ATSI_TRY(mark(x, &x->traced[first].began, err));
+static enum atsi_status run_timed_on_device(struct atsi_executor *x, uint32_t first, uint32_t n,
+                                            struct atsi_error *err) {
+    struct atsi_timed_run *timed = &x->now->timed[first];
+    ATSI_TRY(x->device->ops->event_record(timed->began, x->stream, err));
     ATSI_TRY(run_on_device(x, first, n, err));
-    x->traced[first].n = n;
-    return mark(x, &x->traced[first].ended, err);
+    timed->n = n;
+    return x->device->ops->event_record(timed->ended, x->stream, err);
 }
 
 static enum atsi_status run_traced_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
-    const struct atsi_action *a = &x->script.actions[i];
+    const struct atsi_action *a = &x->now->script.actions[i];
     char name[2 * ATSI_NAME_CAP + 8] = "wait";
     double started_us = atsi_clock_us();
     ATSI_TRY(run_action(x, a, err));
@@ -121,8 +106,8 @@ static enum atsi_status run_traced_action(struct atsi_executor *x, uint32_t i, s
 
 // After the stream has come to rest: what the device did in this part of the round.
 static enum atsi_status report_device(struct atsi_executor *x, struct atsi_error *err) {
-    for (uint32_t i = 0; x->traced && i < x->script.n_actions; i++) {
-        struct atsi_traced_run *run = &x->traced[i];
+    for (uint32_t i = 0; x->device && i < x->now->script.n_actions; i++) {
+        struct atsi_timed_run *run = &x->now->timed[i];
         char name[2 * ATSI_NAME_CAP + 8];
         float after_us, took_us;
         if (!run->n) continue;
@@ -154,12 +139,11 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
     ATSI_TRY(publish_round(x, err));
     if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
     for (uint32_t i = first; i < end;) {
-        uint32_t n = 0;
-        while (i + n < end && goes_to_device(&x->script.actions[i + n])) n++;
+        uint32_t n = executor_device_run(&x->now->script, i, end);
         if (n)
-            ATSI_TRY(x->traced ? run_traced_on_device(x, i, n, err) : run_on_device(x, i, n, err));
+            ATSI_TRY(x->trace ? run_timed_on_device(x, i, n, err) : run_on_device(x, i, n, err));
         else
-            ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->script.actions[i], err));
+            ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->now->script.actions[i], err));
         i += n ? n : 1;
     }
     // The next round's host writes must not meet copies that still read them.
@@ -174,13 +158,13 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
             *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
-    ATSI_TRY(run_actions(x, 0, x->script.tail, err));
+    ATSI_TRY(run_actions(x, 0, x->now->script.tail, err));
     const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
     for (uint32_t done = 0; done < r->n_outputs;) {
         uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
         x->round->n_outputs = (int32_t)n;
         memcpy(output_rows, r->output_rows + done, n * sizeof *output_rows);
-        ATSI_TRY(run_actions(x, x->script.tail, x->script.n_actions, err));
+        ATSI_TRY(run_actions(x, x->now->script.tail, x->now->script.n_actions, err));
         r->on_logits(r->context, logits, done, n);
         done += n;
     }
@@ -198,14 +182,14 @@ static bool rows_are_finite(const struct atsi_rows_ref *rows, int32_t n_rows) {
 
 void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
     snprintf(unit_name, cap, "%s", "");
-    for (uint32_t i = 0; i < x->script.n_steps; i++) {
-        const struct atsi_op_call *call = &x->calls[i];
-        if (x->script.steps[i].backend != ATSI_CPU) return; // only a CPU run can be looked into
+    for (uint32_t i = 0; i < x->now->script.n_steps; i++) {
+        const struct atsi_op_call *call = &x->now->calls[i];
+        if (x->now->script.steps[i].backend != ATSI_CPU) return; // only a CPU run can be looked into
         atsi_cpu_run(x->cpu, x->pool, call, 1);
         int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
         bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
         if (rows_are_finite(&call->out[ids], n_rows)) continue;
-        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->script.steps[i].op));
+        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->now->script.steps[i].op));
         return;
     }
 }

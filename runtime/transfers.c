@@ -1,13 +1,27 @@
 #include "runtime/transfers.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/temp_ring.h"
 
-struct unit_state {
+struct planned_unit {
     uint32_t first_piece, n_pieces;
+    uint64_t bytes;
+};
+
+struct atsi_transfer_plan {
+    char *region;
+    uint32_t n_units, n_pieces;
+    struct planned_unit *units;         // [n_units]
+    struct atsi_temp_slot *slots;       // [n_units]
+    struct atsi_transfer_piece *pieces; // [n_pieces]
+    uint64_t *piece_offsets;            // [n_pieces] in the region
+};
+
+struct unit_events {
     struct atsi_event *arrived, *consumed;
+    struct atsi_event *began, *ended; // timed, around its copies
+    bool timed, measured;             // recorded; and passed
 };
 
 struct atsi_transfers {
@@ -15,13 +29,12 @@ struct atsi_transfers {
     struct atsi_stream *stream;
     char *region;
     uint64_t region_bytes;
-    uint32_t max_units, max_pieces, n_units, n_pieces;
-    struct unit_state *units;           // [max_units]
-    struct atsi_temp_slot *slots;       // [max_units]
-    uint64_t *unit_bytes;               // [max_units]
-    struct atsi_transfer_piece *pieces; // [max_pieces]
-    uint64_t *piece_offsets;            // [max_pieces] in the region
-    uint64_t n_issued, n_consumed;      // since the plan was made, through all rounds
+    uint32_t max_units;
+    struct unit_events *events;    // [max_units]
+    struct atsi_event *taken_over; // of the compute stream when the plan was taken
+    const struct atsi_transfer_plan *plan;
+    uint64_t n_issued, n_consumed; // since the plan was taken, through all rounds
+    bool timing;
 };
 
 static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err) {
@@ -30,28 +43,25 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     ATSI_TRY(ops->alloc(t->device, t->region_bytes, &region, err));
     t->region = region;
     ATSI_TRY(ops->stream_create(t->device, &t->stream, err));
+    ATSI_TRY(ops->event_create(t->device, false, &t->taken_over, err));
     for (uint32_t i = 0; i < t->max_units; i++) {
-        ATSI_TRY(ops->event_create(t->device, false, &t->units[i].arrived, err));
-        ATSI_TRY(ops->event_create(t->device, false, &t->units[i].consumed, err));
+        ATSI_TRY(ops->event_create(t->device, false, &t->events[i].arrived, err));
+        ATSI_TRY(ops->event_create(t->device, false, &t->events[i].consumed, err));
+        ATSI_TRY(ops->event_create(t->device, true, &t->events[i].began, err));
+        ATSI_TRY(ops->event_create(t->device, true, &t->events[i].ended, err));
     }
     return ATSI_OK;
 }
 
 enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       uint32_t max_pieces, struct atsi_transfers **out, struct atsi_error *err) {
+                                       struct atsi_transfers **out, struct atsi_error *err) {
     struct atsi_transfers *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
-    *t = (struct atsi_transfers){
-        .device = device, .region_bytes = temp_bytes, .max_units = max_units, .max_pieces = max_pieces};
-    t->units = calloc(max_units, sizeof *t->units);
-    t->slots = calloc(max_units, sizeof *t->slots);
-    t->unit_bytes = calloc(max_units, sizeof *t->unit_bytes);
-    t->pieces = calloc(max_pieces, sizeof *t->pieces);
-    t->piece_offsets = calloc(max_pieces, sizeof *t->piece_offsets);
-    bool complete = t->units && t->slots && t->unit_bytes && t->pieces && t->piece_offsets;
+    *t = (struct atsi_transfers){.device = device, .region_bytes = temp_bytes, .max_units = max_units};
+    t->events = calloc(max_units, sizeof *t->events);
     enum atsi_status status =
-        complete ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
+        t->events ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
     if (status == ATSI_OK)
         *out = t;
     else
@@ -63,70 +73,127 @@ void atsi_transfers_free(struct atsi_transfers *t) {
     if (!t) return;
     const struct atsi_device_ops *ops = t->device->ops;
     if (t->stream) ops->stream_sync(t->stream, NULL);
-    for (uint32_t i = 0; t->units && i < t->max_units; i++) {
-        if (t->units[i].arrived) ops->event_destroy(t->units[i].arrived);
-        if (t->units[i].consumed) ops->event_destroy(t->units[i].consumed);
+    for (uint32_t i = 0; t->events && i < t->max_units; i++) {
+        struct atsi_event *events[] = {t->events[i].arrived, t->events[i].consumed, t->events[i].began,
+                                       t->events[i].ended};
+        for (int k = 0; k < 4; k++)
+            if (events[k]) ops->event_destroy(events[k]);
     }
+    if (t->taken_over) ops->event_destroy(t->taken_over);
     if (t->stream) ops->stream_destroy(t->stream);
     if (t->region) ops->free(t->device, t->region);
-    free(t->units);
-    free(t->slots);
-    free(t->unit_bytes);
-    free(t->pieces);
-    free(t->piece_offsets);
+    free(t->events);
     free(t);
 }
 
+// ---- the plan -----------------------------------------------------------------------------------------------------
+
 static uint64_t aligned(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
 
-enum atsi_status atsi_transfers_plan(struct atsi_transfers *t, const struct atsi_transfer_unit *units, uint32_t n_units,
-                                     struct atsi_error *err) {
-    t->n_units = t->n_pieces = 0;
-    t->n_issued = t->n_consumed = 0;
-    for (uint32_t u = 0; u < n_units; u++) {
-        if (u == t->max_units || units[u].n_pieces > t->max_pieces - t->n_pieces)
-            return atsi_fail(err, ATSI_FAILED, "more promoted tensors than the tables hold");
-        t->units[u].first_piece = t->n_pieces;
-        t->units[u].n_pieces = units[u].n_pieces;
-        t->unit_bytes[u] = 0;
+static enum atsi_status lay_out(struct atsi_transfer_plan *p, const struct atsi_transfer_unit *units,
+                                uint64_t region_bytes, uint64_t *unit_bytes, struct atsi_error *err) {
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < p->n_units; u++) {
+        p->units[u] = (struct planned_unit){.first_piece = n, .n_pieces = units[u].n_pieces};
         for (uint32_t i = 0; i < units[u].n_pieces; i++) {
-            t->pieces[t->n_pieces] = units[u].pieces[i];
-            t->piece_offsets[t->n_pieces++] = t->unit_bytes[u];
-            t->unit_bytes[u] += aligned(units[u].pieces[i].bytes);
+            p->pieces[n] = units[u].pieces[i];
+            p->piece_offsets[n++] = unit_bytes[u];
+            unit_bytes[u] += aligned(units[u].pieces[i].bytes);
         }
     }
-    ATSI_TRY(atsi_temp_ring_plan(t->unit_bytes, n_units, t->region_bytes, t->slots, err));
-    for (uint32_t u = 0; u < n_units; u++)
-        for (uint32_t i = 0; i < t->units[u].n_pieces; i++)
-            t->piece_offsets[t->units[u].first_piece + i] += t->slots[u].offset;
-    t->n_units = n_units;
+    ATSI_TRY(atsi_temp_ring_plan(unit_bytes, p->n_units, region_bytes, p->slots, err));
+    for (uint32_t u = 0; u < p->n_units; u++)
+        for (uint32_t i = 0; i < p->units[u].n_pieces; i++)
+            p->piece_offsets[p->units[u].first_piece + i] += p->slots[u].offset;
     return ATSI_OK;
 }
 
-void *atsi_transfers_address(const struct atsi_transfers *t, uint32_t i_unit, uint32_t i_piece) {
-    return t->region + t->piece_offsets[t->units[i_unit].first_piece + i_piece];
+enum atsi_status atsi_transfers_plan(const struct atsi_transfers *t, const struct atsi_transfer_unit *units,
+                                     uint32_t n_units, struct atsi_transfer_plan **out, struct atsi_error *err) {
+    struct atsi_transfer_plan *p = calloc(1, sizeof *p);
+    uint64_t *unit_bytes = calloc(n_units + 1, sizeof *unit_bytes);
+    enum atsi_status status = atsi_fail(err, ATSI_FAILED, "out of memory while planning transfers");
+    *out = NULL;
+    if (p) {
+        *p = (struct atsi_transfer_plan){.region = t->region, .n_units = n_units};
+        for (uint32_t u = 0; u < n_units; u++) p->n_pieces += units[u].n_pieces;
+        p->units = calloc(n_units + 1, sizeof *p->units);
+        p->slots = calloc(n_units + 1, sizeof *p->slots);
+        p->pieces = calloc(p->n_pieces + 1, sizeof *p->pieces);
+        p->piece_offsets = calloc(p->n_pieces + 1, sizeof *p->piece_offsets);
+        if (n_units > t->max_units)
+            status = atsi_fail(err, ATSI_FAILED, "more promoted units than the tables hold");
+        else if (p->units && p->slots && p->pieces && p->piece_offsets && unit_bytes)
+            status = lay_out(p, units, t->region_bytes, unit_bytes, err);
+    }
+    free(unit_bytes);
+    if (status == ATSI_OK)
+        *out = p;
+    else
+        atsi_transfer_plan_free(p);
+    return status;
+}
+
+void atsi_transfer_plan_free(struct atsi_transfer_plan *p) {
+    if (!p) return;
+    free(p->units);
+    free(p->slots);
+    free(p->pieces);
+    free(p->piece_offsets);
+    free(p);
+}
+
+void *atsi_transfer_plan_address(const struct atsi_transfer_plan *p, uint32_t i_unit, uint32_t i_piece) {
+    return p->region + p->piece_offsets[p->units[i_unit].first_piece + i_piece];
+}
+
+enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
+                                    struct atsi_stream *compute, struct atsi_error *err) {
+    t->plan = plan;
+    t->n_issued = t->n_consumed = 0;
+    for (uint32_t u = 0; u < t->max_units; u++) t->events[u].timed = t->events[u].measured = false;
+    ATSI_TRY(t->device->ops->event_record(t->taken_over, compute, err));
+    return t->device->ops->stream_wait(t->stream, t->taken_over, err);
+}
+
+// ---- rounds -------------------------------------------------------------------------------------------------------
+
+static uint32_t n_units(const struct atsi_transfers *t) { return t->plan ? t->plan->n_units : 0; }
+
+static enum atsi_status copy(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
+    const struct planned_unit *unit = &t->plan->units[u];
+    for (uint32_t i = 0; i < unit->n_pieces; i++) {
+        const struct atsi_transfer_piece *piece = &t->plan->pieces[unit->first_piece + i];
+        ATSI_TRY(t->device->ops->copy_to_device(t->stream, atsi_transfer_plan_address(t->plan, u, i), piece->host,
+                                                piece->bytes, err));
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status copy_timed(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
+    ATSI_TRY(t->device->ops->event_record(t->events[u].began, t->stream, err));
+    ATSI_TRY(copy(t, u, err));
+    t->events[u].timed = true;
+    return t->device->ops->event_record(t->events[u].ended, t->stream, err);
 }
 
 static enum atsi_status issue_one(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
     const struct atsi_device_ops *ops = t->device->ops;
+    uint32_t back = t->plan->slots[u].waits_for;
     // The event of the unit whose space this is; in the first round nobody was there before.
-    if (t->n_issued >= t->slots[u].waits_for)
-        ATSI_TRY(
-            ops->stream_wait(t->stream, t->units[(t->n_issued - t->slots[u].waits_for) % t->n_units].consumed, err));
-    for (uint32_t i = 0; i < t->units[u].n_pieces; i++) {
-        const struct atsi_transfer_piece *piece = &t->pieces[t->units[u].first_piece + i];
-        ATSI_TRY(ops->copy_to_device(t->stream, atsi_transfers_address(t, u, i), piece->host, piece->bytes, err));
-    }
-    ATSI_TRY(ops->event_record(t->units[u].arrived, t->stream, err));
+    if (t->n_issued >= back)
+        ATSI_TRY(ops->stream_wait(t->stream, t->events[(t->n_issued - back) % n_units(t)].consumed, err));
+    ATSI_TRY(t->timing && !t->events[u].timed ? copy_timed(t, u, err) : copy(t, u, err));
+    ATSI_TRY(ops->event_record(t->events[u].arrived, t->stream, err));
     t->n_issued++;
     return ATSI_OK;
 }
 
 enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err) {
     // A wait takes an event as last recorded, so transfer T may be issued once consumption T - waits_for has been.
-    while (t->n_units) {
-        uint32_t u = (uint32_t)(t->n_issued % t->n_units);
-        if (t->n_issued >= t->n_consumed + t->slots[u].waits_for) return ATSI_OK;
+    while (n_units(t)) {
+        uint32_t u = (uint32_t)(t->n_issued % n_units(t));
+        if (t->n_issued >= t->n_consumed + t->plan->slots[u].waits_for) return ATSI_OK;
         ATSI_TRY(issue_one(t, u, err));
     }
     return ATSI_OK;
@@ -134,16 +201,25 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
 
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
     ATSI_TRY(atsi_transfers_issue(t, err));
-    return t->device->ops->stream_wait(compute, t->units[t->n_consumed % t->n_units].arrived, err);
+    return t->device->ops->stream_wait(compute, t->events[t->n_consumed % n_units(t)].arrived, err);
 }
 
 enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute,
                                          struct atsi_error *err) {
-    ATSI_TRY(t->device->ops->event_record(t->units[t->n_consumed % t->n_units].consumed, compute, err));
+    struct unit_events *events = &t->events[t->n_consumed % n_units(t)];
+    ATSI_TRY(t->device->ops->event_record(events->consumed, compute, err));
+    events->measured |= events->timed;
     t->n_consumed++;
     return atsi_transfers_issue(t, err);
 }
 
-enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err) {
-    return t->device->ops->stream_sync(t->stream, err);
+void atsi_transfers_time(struct atsi_transfers *t, bool timing) { t->timing = timing; }
+
+enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
+                                     struct atsi_error *err) {
+    struct unit_events *events = &t->events[i_unit];
+    *timed = events->measured;
+    if (!events->measured) return ATSI_OK;
+    events->timed = events->measured = false;
+    return t->device->ops->event_elapsed_us(events->began, events->ended, us, err);
 }

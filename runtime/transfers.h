@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 
 struct atsi_transfers;
+struct atsi_transfer_plan; // which units travel and where they lie in the region
 
 // What a promoted unit needs on the device.
 struct atsi_transfer_piece {
@@ -21,17 +22,24 @@ struct atsi_transfer_unit {
     uint32_t n_pieces;
 };
 
-// Takes `temp_bytes` of device memory and the transfer stream at once; nothing grows afterwards. max_units and max_pieces bound
-// any later plan (events and tables are made now).
+// Takes `temp_bytes` of device memory and the transfer stream at once; nothing grows afterwards. max_units bounds any later plan (events
+// are made now).
 enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       uint32_t max_pieces, struct atsi_transfers **out, struct atsi_error *err);
+                                       struct atsi_transfers **out, struct atsi_error *err);
 void atsi_transfers_free(struct atsi_transfers *t); // NULL fine; the compute stream must be idle
 
-// Replaces the plan. Both streams must be idle (between rounds; atsi_transfers_drain). Afterwards atsi_transfers_address(t, u, i)
-// is the device address of piece i of unit u.
-enum atsi_status atsi_transfers_plan(struct atsi_transfers *t, const struct atsi_transfer_unit *units, uint32_t n_units,
-                                     struct atsi_error *err);
-void *atsi_transfers_address(const struct atsi_transfers *t, uint32_t i_unit, uint32_t i_piece);
+// Lays units out in the region; changes nothing in `t`, so it may run in another thread beside transfers. Free with
+// atsi_transfer_plan_free, once it is used no more.
+enum atsi_status atsi_transfers_plan(const struct atsi_transfers *t, const struct atsi_transfer_unit *units,
+                                     uint32_t n_units, struct atsi_transfer_plan **out, struct atsi_error *err);
+void atsi_transfer_plan_free(struct atsi_transfer_plan *plan); // NULL fine
+// The device address of piece i of unit u.
+void *atsi_transfer_plan_address(const struct atsi_transfer_plan *plan, uint32_t i_unit, uint32_t i_piece);
+
+// Between rounds: the coming ones transfer by `plan` (borrowed; NULL: nothing). Nobody waits: what is still under way ends first in the
+// transfer stream, and new transfers wait for what `compute` has been given so far.
+enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
+                                    struct atsi_stream *compute, struct atsi_error *err);
 
 // Starts every transfer whose space is known to become free. Called at a round's start and by atsi_transfers_consumed.
 enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err);
@@ -39,7 +47,12 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
 // The compute stream has been given the unit's work: marks its end and issues what that frees.
 enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
-// Waits for transfers under way.
-enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err);
+
+// With `timing`, transfers started from now on are timed, each once.
+void atsi_transfers_time(struct atsi_transfers *t, bool timing);
+// After the compute stream has come to rest: whether unit u of the plan was timed and consumed since the last call, and what its
+// copies took.
+enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
+                                     struct atsi_error *err);
 
 #endif

@@ -123,7 +123,24 @@ static enum atsi_status stream_create(struct atsi_device *base, struct atsi_stre
 static void stream_destroy(struct atsi_stream *base) {
     if (base == NULL) return;
     (void)cudaStreamDestroy(handle_of(base));
+    if (((struct cuda_stream *)base)->owns_device) free(base->device);
     free(base);
+}
+
+// What launches keep on the device (which inputs scratch holds, the sticky error) belongs to one thread. The stream's thread gets a copy
+// of its own; scratch memory and limits are the same and stay what `prepare` made them.
+static enum atsi_status capture_stream_create(struct atsi_device *base, struct atsi_stream **out,
+                                              struct atsi_error *err) {
+    struct cuda_device *own = (struct cuda_device *)malloc(sizeof *own);
+    *out = NULL;
+    if (own == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a GPU stream");
+    *own = *cuda_device_of(base);
+    enum atsi_status status = stream_create(&own->base, out, err);
+    if (status != ATSI_OK)
+        free(own);
+    else
+        ((struct cuda_stream *)*out)->owns_device = true;
+    return status;
 }
 
 // Once the host has waited it may rewrite mapped rows that scratch still holds in quantised form.
@@ -294,7 +311,7 @@ static const struct atsi_device_ops OPS = {
     stream_create,   stream_destroy,     stream_sync,      event_create,   event_destroy,     event_record,
     stream_wait,     event_sync,         event_elapsed_us, copy_to_device, copy_to_host,      copy_rows,
     cuda_launch,     cuda_scratch_bytes, cuda_prepare,     capture_begin,  capture_end,       graph_launch,
-    graph_destroy,
+    graph_destroy,   capture_stream_create,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

@@ -66,7 +66,7 @@ struct cuda_device {
 struct cuda_stream {
     struct atsi_stream base;
     cudaStream_t handle;
-    bool capturing;
+    bool owns_device; // base.device is this stream's own copy
 };
 
 // One launch: where it goes and how many rows the host knows of.

@@ -1,4 +1,5 @@
 // Rounds on CPU and simulated device under random assignments, promotions and stream delays: the same bits as on the CPU alone.
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +81,7 @@ static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(
 
 static void assign(struct atsi_executor *x, const enum atsi_backend *backends, const enum atsi_promotion *promotions,
                    const float *gpu_share) {
-    struct atsi_assignment a = {backends, promotions, gpu_share};
+    struct atsi_assignment a = {backends, promotions, gpu_share, false};
     struct atsi_error err = {0};
     if (atsi_executor_assign(x, &a, &err) != ATSI_OK) fail_msg("%s", err.text);
 }
@@ -94,25 +95,53 @@ static void stay_on_cpu(void *context, struct atsi_executor *x) {
 struct shuffle {
     const struct model *m;
     uint64_t random;
-    bool assigned;
-};
-
-// Any unit on either side, resident, prefetched or read in place, or shared in any proportion; about every second round keeps what it has.
-static void shuffle_units(void *context, struct atsi_executor *x) {
-    struct shuffle *s = context;
     enum atsi_backend backends[N_UNITS_MAX];
     enum atsi_promotion promotions[N_UNITS_MAX];
     float gpu_share[N_UNITS_MAX];
-    if (s->assigned && next_random(&s->random) % 2) return;
-    s->assigned = true;
+    bool assigned, beside; // beside: the next assignment is prepared in another thread while a round runs
+    pthread_t thread;
+    struct atsi_executor *executor;
+    struct atsi_prepared_round *next;
+};
+
+// Any unit on either side, resident, prefetched or read in place, or shared in any proportion.
+static struct atsi_assignment draw(struct shuffle *s) {
     for (uint32_t u = 0; u < s->m->plan.program.n_units; u++) {
-        backends[u] = next_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
-        promotions[u] = (enum atsi_promotion)(next_random(&s->random) % 3);
-        gpu_share[u] = (float)(next_random(&s->random) % 5) / 4;
-        if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && promotions[u] == ATSI_PREFETCHED)
-            promotions[u] = ATSI_IN_PLACE;
+        s->backends[u] = next_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
+        s->promotions[u] = (enum atsi_promotion)(next_random(&s->random) % 3);
+        s->gpu_share[u] = (float)(next_random(&s->random) % 5) / 4;
+        if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && s->promotions[u] == ATSI_PREFETCHED)
+            s->promotions[u] = ATSI_IN_PLACE;
     }
-    assign(x, backends, promotions, gpu_share);
+    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, next_random(&s->random) % 2};
+}
+
+static void *prepare_next(void *context) {
+    struct shuffle *s = context;
+    struct atsi_assignment a = draw(s);
+    return (void *)(intptr_t)atsi_executor_prepare(s->executor, &a, &s->next, NULL);
+}
+
+static void take_next(struct shuffle *s) {
+    struct atsi_prepared_round *old;
+    void *status;
+    assert_int_equal(pthread_join(s->thread, &status), 0);
+    assert_int_equal((intptr_t)status, ATSI_OK);
+    assert_int_equal(atsi_executor_adopt(s->executor, s->next, &old, NULL), ATSI_OK);
+    atsi_prepared_round_free(old);
+}
+
+// About every second round keeps what it has, in runs that do not prepare beside them.
+static void shuffle_units(void *context, struct atsi_executor *x) {
+    struct shuffle *s = context;
+    if (s->assigned && s->beside) take_next(s);
+    if (!s->assigned || (!s->beside && next_random(&s->random) % 2)) {
+        struct atsi_assignment a = draw(s);
+        assign(x, a.backends, a.promotions, a.gpu_share);
+    }
+    s->assigned = true;
+    s->executor = x;
+    if (s->beside) assert_int_equal(pthread_create(&s->thread, NULL, prepare_next, s), 0);
 }
 
 // Every tensor in pinned memory and on the device.
@@ -170,8 +199,9 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
                                           .isa = "reference",
                                           .device = d};
     assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
-    struct shuffle s = {&m, seed * 2654435761u + 7, false};
+    struct shuffle s = {.m = &m, .random = seed * 2654435761u + 7, .beside = seed % 2};
     run_text(&m, x, shuffle_units, &s, found);
+    if (s.beside) take_next(&s);
     for (size_t i = 0; i < n_logits; i++)
         if (memcmp(&found[i], &expected[i], sizeof found[i]))
             fail_msg("seed %llu: logit %zu differs", (unsigned long long)seed, i);

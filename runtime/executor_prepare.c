@@ -1,0 +1,248 @@
+// executor_prepare.c: from an assignment to everything that its rounds need. Reads of the executor only what does not change, so it can
+// run beside rounds in a thread of its own; the only device work is recording graphs in a stream that nothing else uses.
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/executor_internal.h"
+
+enum {
+    MAX_PIECES = 4
+}; // big tensors of one unit
+
+// What is needed only while a round is prepared.
+struct preparation {
+    struct atsi_executor *x;
+    struct atsi_prepared_round *out;
+    const float *gpu_share;      // [n_units] or NULL
+    enum atsi_backend *backends; // [n_units]
+    bool *promoted, *prefetched; // [n_units]
+    const void *
+        *tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
+    struct atsi_transfer_unit *units;   // [n_units]
+    struct atsi_transfer_piece *pieces; // [n_units * MAX_PIECES]
+    uint32_t *piece_tensors;            // [n_units * MAX_PIECES]
+};
+
+static void free_preparation(struct preparation *q) {
+    free(q->backends);
+    free(q->promoted);
+    free(q->prefetched);
+    free(q->tensors);
+    free(q->units);
+    free(q->pieces);
+    free(q->piece_tensors);
+}
+
+static enum atsi_status begin(struct preparation *q, struct atsi_error *err) {
+    size_t n = q->x->p->n_units;
+    q->backends = calloc(n, sizeof *q->backends);
+    q->promoted = calloc(n, sizeof *q->promoted);
+    q->prefetched = calloc(n, sizeof *q->prefetched);
+    q->tensors = calloc(q->x->p->n_tensors + 1, sizeof *q->tensors);
+    q->units = calloc(n, sizeof *q->units);
+    q->pieces = calloc(n * MAX_PIECES, sizeof *q->pieces);
+    q->piece_tensors = calloc(n * MAX_PIECES, sizeof *q->piece_tensors);
+    q->out = calloc(1, sizeof *q->out);
+    bool complete = q->backends && q->promoted && q->prefetched && q->tensors && q->units && q->pieces &&
+                    q->piece_tensors && q->out;
+    if (!complete) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
+    q->out->device = q->x->device;
+    return ATSI_OK;
+}
+
+// ---- where units run ----------------------------------------------------------------------------------------------
+
+static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit *u) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].state != ATSI_NONE) return true;
+    return false;
+}
+
+static enum atsi_status take_assignment(struct preparation *q, const struct atsi_assignment *a,
+                                        struct atsi_error *err) {
+    const struct atsi_executor *x = q->x;
+    for (uint32_t u = 0; u < x->p->n_units; u++) {
+        const struct atsi_unit *unit = &x->p->units[u];
+        bool stays = x->states_placed && unit_has_state(x->p, unit);
+        q->backends[u] = stays ? x->backends[u] : x->device ? a->backends[u] : ATSI_CPU;
+        enum atsi_promotion promotion =
+            q->backends[u] == ATSI_GPU && a->promotions ? a->promotions[u] : ATSI_NOT_PROMOTED;
+        q->promoted[u] = promotion != ATSI_NOT_PROMOTED;
+        q->prefetched[u] = promotion == ATSI_PREFETCHED;
+        if (q->prefetched[u] && (!x->transfers || unit->kind == ATSI_UNIT_HEAD))
+            return atsi_fail(err, ATSI_FAILED, "unit %s cannot be prefetched", unit->name);
+    }
+    q->gpu_share = x->device ? a->gpu_share : NULL;
+    return ATSI_OK;
+}
+
+static enum atsi_status place_states_once(struct preparation *q, struct atsi_error *err) {
+    if (q->x->states_placed) return ATSI_OK;
+    memcpy(q->x->backends, q->backends, q->x->p->n_units * sizeof *q->backends);
+    return executor_place_states(q->x, err);
+}
+
+// ---- where promoted units find their weights ----------------------------------------------------------------------
+
+// The big tensors of a unit, each once. Returns their number, at most MAX_PIECES.
+static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors) {
+    uint32_t n = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
+            int32_t t = p->ops[i].tensor[k];
+            bool listed = t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t]);
+            for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == (uint32_t)t;
+            if (!listed && n < MAX_PIECES) tensors[n++] = (uint32_t)t;
+        }
+    return n;
+}
+
+static void list_transfer(struct preparation *q, uint32_t n, const struct atsi_unit *unit) {
+    const struct atsi_executor *x = q->x;
+    uint32_t *tensors = &q->piece_tensors[n * MAX_PIECES];
+    struct atsi_transfer_piece *pieces = &q->pieces[n * MAX_PIECES];
+    q->units[n] = (struct atsi_transfer_unit){pieces, list_big_tensors(x->p, unit, tensors)};
+    for (uint32_t i = 0; i < q->units[n].n_pieces; i++)
+        pieces[i] =
+            (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[tensors[i]], x->p->tensors[tensors[i]].size_bytes};
+}
+
+// Gives the prefetched units their places in the temporary region and their tensors the addresses there.
+static enum atsi_status plan_transfers(struct preparation *q, struct atsi_error *err) {
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < q->x->p->n_units; u++)
+        if (q->prefetched[u]) list_transfer(q, n++, &q->x->p->units[u]);
+    ATSI_TRY(atsi_transfers_plan(q->x->transfers, q->units, n, &q->out->transfers, err));
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < q->units[k].n_pieces; i++)
+            q->tensors[q->piece_tensors[k * MAX_PIECES + i]] = atsi_transfer_plan_address(q->out->transfers, k, i);
+    return ATSI_OK;
+}
+
+// Every promoted unit reads what is resident from there and the rest in place, unless its transfer says otherwise.
+static enum atsi_status place_promoted(struct preparation *q, struct atsi_error *err) {
+    const struct atsi_executor *x = q->x;
+    if (!x->device) return ATSI_OK;
+    for (uint32_t t = 0; t < x->p->n_tensors; t++)
+        q->tensors[t] = x->sides[ATSI_GPU].tensors[t] ? x->sides[ATSI_GPU].tensors[t] : x->mapped[t];
+    return x->transfers ? plan_transfers(q, err) : ATSI_OK;
+}
+
+// ---- the script and its calls -------------------------------------------------------------------------------------
+
+static void build_calls(struct preparation *q) {
+    const struct atsi_executor *x = q->x;
+    struct atsi_prepared_round *out = q->out;
+    struct atsi_side promoted_side = x->sides[ATSI_GPU];
+    promoted_side.tensors = q->tensors;
+    for (uint32_t i = 0; i < out->script.n_steps; i++) {
+        const struct atsi_step *s = &out->script.steps[i];
+        atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op,
+                             &out->calls[i]);
+        if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
+            atsi_side_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
+    }
+}
+
+static enum atsi_status build_script(struct preparation *q, struct atsi_error *err) {
+    struct atsi_prepared_round *out = q->out;
+    struct atsi_script_params params = {.program = q->x->p,
+                                        .backends = q->backends,
+                                        .promoted = q->promoted,
+                                        .prefetched = q->prefetched,
+                                        .gpu_share = q->gpu_share,
+                                        .n_tokens_max = q->x->plan->limits.chunk,
+                                        .n_outputs_max = q->x->plan->limits.n_outputs};
+    ATSI_TRY(atsi_script_build(&params, &out->script, err));
+    out->calls = calloc(out->script.n_steps, sizeof *out->calls);
+    out->parts = calloc(out->script.n_steps, sizeof *out->parts);
+    out->graphs = calloc(out->script.n_actions, sizeof *out->graphs);
+    out->timed = calloc(out->script.n_actions, sizeof *out->timed);
+    if (!out->calls || !out->parts || !out->graphs || !out->timed)
+        return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
+    build_calls(q);
+    return ATSI_OK;
+}
+
+// ---- runs of device actions ---------------------------------------------------------------------------------------
+
+// Decode rounds always launch the same work, so each run of device actions becomes one launch. A single copy is one launch anyway.
+static enum atsi_status capture(struct preparation *q, uint32_t first, uint32_t n, struct atsi_error *err) {
+    static const struct atsi_round single = {.n_tokens = 1, .n_outputs = 1};
+    const struct atsi_device_ops *ops = q->x->device->ops;
+    if (!q->x->capture || (n == 1 && q->out->script.actions[first].kind == ATSI_ACTION_CROSS)) return ATSI_OK;
+    ATSI_TRY(ops->capture_begin(q->x->capture, err));
+    enum atsi_status status = executor_enqueue(q->x, q->out, q->x->capture, &single, first, n, err);
+    ATSI_TRY(ops->capture_end(q->x->capture, &q->out->graphs[first], status == ATSI_OK ? err : NULL));
+    return status;
+}
+
+static enum atsi_status prepare_runs(struct preparation *q, bool single_tokens, struct atsi_error *err) {
+    const struct atsi_script *s = &q->out->script;
+    if (!q->x->device) return ATSI_OK;
+    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
+        n = executor_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        if (!n) continue;
+        ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].began, err));
+        ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].ended, err));
+        if (single_tokens) ATSI_TRY(capture(q, i, n, err));
+    }
+    return ATSI_OK;
+}
+
+// ---- the whole ----------------------------------------------------------------------------------------------------
+
+static enum atsi_status prepare(struct preparation *q, const struct atsi_assignment *a, struct atsi_error *err) {
+    ATSI_TRY(begin(q, err));
+    ATSI_TRY(take_assignment(q, a, err));
+    ATSI_TRY(place_states_once(q, err));
+    ATSI_TRY(place_promoted(q, err));
+    ATSI_TRY(build_script(q, err));
+    return prepare_runs(q, a->single_tokens, err);
+}
+
+enum atsi_status atsi_executor_prepare(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                       struct atsi_prepared_round **out, struct atsi_error *err) {
+    struct preparation q = {.x = x};
+    enum atsi_status status = prepare(&q, assignment, err);
+    free_preparation(&q);
+    *out = NULL;
+    if (status == ATSI_OK)
+        *out = q.out;
+    else
+        atsi_prepared_round_free(q.out);
+    return status;
+}
+
+void atsi_prepared_round_free(struct atsi_prepared_round *p) {
+    if (!p) return;
+    for (uint32_t i = 0; p->timed && i < p->script.n_actions; i++) {
+        if (p->timed[i].began) p->device->ops->event_destroy(p->timed[i].began);
+        if (p->timed[i].ended) p->device->ops->event_destroy(p->timed[i].ended);
+    }
+    for (uint32_t i = 0; p->graphs && i < p->script.n_actions; i++)
+        if (p->graphs[i]) p->device->ops->graph_destroy(p->device, p->graphs[i]);
+    free(p->timed);
+    free(p->graphs);
+    free(p->calls);
+    free(p->parts);
+    atsi_script_free(&p->script);
+    atsi_transfer_plan_free(p->transfers);
+    free(p);
+}
+
+enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepared_round *prepared,
+                                     struct atsi_prepared_round **old, struct atsi_error *err) {
+    *old = x->now;
+    x->now = prepared;
+    return x->transfers ? atsi_transfers_use(x->transfers, prepared->transfers, x->stream, err) : ATSI_OK;
+}
+
+enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                      struct atsi_error *err) {
+    struct atsi_prepared_round *prepared, *old;
+    ATSI_TRY(atsi_executor_prepare(x, assignment, &prepared, err));
+    enum atsi_status status = atsi_executor_adopt(x, prepared, &old, err);
+    atsi_prepared_round_free(old);
+    return status;
+}
