@@ -1,32 +1,74 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Checks and measures the CUDA part on a machine with a card, in one go.
-#   tests/gpu/run.sh [check|sanitize|bench ...]      B: build folder, OUT: where logs go (default: $B)
-# Without words: check and bench. The test needs libcmocka; everything it prints is kept in $OUT.
+#   tests/gpu/run.sh [WORD...]       B: build folder, OUT: where logs go (default: $B)
+#     check              tests/gpu/test_cuda: every kernel and type against the CPU's reference (needs libcmocka)
+#     sanitize           the same on small shapes under compute-sanitizer: memcheck, racecheck, initcheck
+#     bench, or a word that bench_cuda knows: tests/bench/bench_cuda
+#     models, placements, sanitize-models: whole programs on tiny models of every family (tests/gpu/models.sh)
+#     reference          the tiny models of the test data against transformers' logits, all on the card and at a small budget
+# Without words: check, models, bench. NO_BUILD=1 takes the programs of $B as they are.
 set -u
+cd "$(dirname "$0")/../.." || exit 1
 B=${B:-build} OUT=${OUT:-${B:-build}}
+export B
 mkdir -p "$OUT"
-[ $# -gt 0 ] || set -- check bench
+[ $# -gt 0 ] || set -- check models bench
 failed=0
 
 # A step by name: its output in $OUT/NAME.log, the last lines shown.
 step() {
-    name=$1
+    local name=$1 started=$SECONDS
     shift
     echo "== $name"
     "$@" >"$OUT/$name.log" 2>&1 || { failed=1; echo "FAILED: $name"; }
     tail -n "${LINES_SHOWN:-60}" "$OUT/$name.log"
+    echo "   $((SECONDS - started)) s"
 }
 
-make -s -j"$(nproc)" B="$B" "$B/gpu/test_cuda" "$B/bench/bench_cuda" || exit 1
+need() { [ -n "${NO_BUILD:-}" ] || make -s -j"$(nproc)" B="$B" "$@" || exit 1; }
+
+# TAP without its passed lines: what failed, what was skipped and the figures.
+brief() { "$@" | grep -v '^ok [0-9]* - [^#]*$'; return "${PIPESTATUS[0]}"; }
+
+# Models side by side, as a run spends most of its time on opening the card.
+reference() { # OPTIONS of atsi-plan
+    local m log models=${REFERENCE_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
+    log=$(mktemp -d)
+    for m in $models; do
+        REFERENCE_MODELS=$m REFERENCE_DEVICE=${REFERENCE_DEVICE:-cuda} REFERENCE_PLAN_OPTIONS=$1 bash tests/cli/reference.sh >"$log/$m" 2>&1 &
+    done
+    wait
+    awk '/^ok/ && !/# SKIP/ { passed++; next } /^not ok/ { failed++ } /^1\.\./ { next } { print }
+        END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$log"/*
+    local status=$?
+    rm -rf "$log"
+    return $status
+}
+
 for what; do
     case $what in
-    check) step check "$B/gpu/test_cuda" ;;
+    check)
+        need "$B/gpu/test_cuda"
+        step check "$B/gpu/test_cuda" ;;
     sanitize) # one test asks for memory that there is not, so refused calls do not count
+        need "$B/gpu/test_cuda"
         for tool in memcheck racecheck initcheck; do
             step "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/gpu/test_cuda" small
         done ;;
-    bench) LINES_SHOWN=200 step bench "$B/bench/bench_cuda" ;;
-    *) step "bench-$what" "$B/bench/bench_cuda" "$what" ;;
+    models) need all; step models brief tests/gpu/models.sh budgets ;;
+    placements) need all; step placements brief tests/gpu/models.sh placements ;;
+    sanitize-models) need all; step sanitize-models brief tests/gpu/models.sh sanitize ;;
+    reference)
+        need all
+        profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
+        step reference reference "--device $profile --vram 2G"
+        step reference-small reference "--device $profile --vram ${SMALL_VRAM:-620M}" ;;
+    bench)
+        need "$B/bench/bench_cuda"
+        LINES_SHOWN=200 step bench "$B/bench/bench_cuda" ;;
+    *)
+        need "$B/bench/bench_cuda"
+        step "bench-$what" "$B/bench/bench_cuda" "$what" ;;
     esac
 done
 exit $failed

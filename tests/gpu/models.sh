@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Tiny models of every family on a card, made here by tools/synth_model, against the reference kernels on the CPU.
+#   tests/gpu/models.sh budgets       at the smallest budget, between, and all on the card
+#   tests/gpu/models.sh placements    ATSI_SOAK_RUNS random placements a family (default 20), chunks and policies
+#   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
+# MODELS_DEVICE: cuda (default) or sim:PROFILE.json   MODELS_PROFILE: what plans are made for   MODELS_FAMILIES: some shapes
+# MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
+#
+# Bounds are those of tests/cli/reference.sh: float32 files with a float32 cache 5e-4 at every position (hybrids 1e-3) and
+# equal greedy text; quantised weights with an f16 cache rms 0.12 of logits whose deviation is 2, in families with
+# routers the median row's 0.2, since a near tie in a router may fall the other way.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
+B=${B:-build}
+device=${MODELS_DEVICE:-cuda}
+profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
+families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-9b phi-4 qwen3-30b-a3b mixtral-8x7b
+    qwen1.5-moe-a2.7b glm4.5-air gpt-oss-20b qwen3.5-27b qwen3-next-80b-a3b qwen3.5-122b-a10b}
+n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
+seed=${MODELS_SEED:-1}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+seq 3 42 >"$work/ids"
+
+has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == *-air || $1 == gpt-oss* ]]; }
+is_hybrid() { [[ $1 == qwen3-next* || $1 == qwen3.5* ]]; }
+
+# make_model FAMILY TYPE: $d/TYPE.gguf of four layers; TYPE is f32, or mixed for the shape's own recipe.
+make_model() {
+    local sizes=(--layers 4 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 --vocab-size 512 --ctx 512)
+    if has_experts "$1"; then sizes+=(--experts 8 --used 2 --expert-ff 256); fi
+    if [ "$2" = f32 ]; then sizes+=(--recipe f32); fi
+    "$B/tools/synth_model" "$1" "$d/$2.gguf" "${sizes[@]}" --threads 1 >"$d/log" 2>&1 || { cat "$d/log"; return 1; }
+}
+
+make_plan() { # TYPE OPTIONS... -> $d/plan.atsp
+    local type=$1 kv=f16
+    shift
+    if [ "$type" = f32 ]; then kv=f32; fi
+    "$B/atsi-plan" "$d/$type.gguf" --device "$profile" --kv-type $kv --quiet "$@" -o "$d/plan.atsp" 2>"$d/log" && return
+    cat "$d/log"
+    return 1
+}
+
+run() { timeout -k 5 60 "$B/atsi-run" "$d/plan.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet "$@"; }
+
+# What the reference kernels say: $d/TYPE.logits, $d/TYPE.greedy.
+make_reference() {
+    make_plan "$1" --vram 2G && run --device cpu --isa reference --threads 1 -n 0 --logits "$d/$1.logits" &&
+        run --device cpu --isa reference --threads 1 -n 12 --print-ids >"$d/$1.greedy"
+}
+
+# agrees FAMILY TYPE RUN_OPTIONS...: the device's logits and text of $d/plan.atsp; the worst figure goes to $d/worst.
+agrees() {
+    local family=$1 type=$2 name=max_abs bound=5e-4 line value
+    shift 2
+    if is_hybrid "$family"; then bound=1e-3; fi
+    if [ "$type" != f32 ]; then
+        name=rms bound=0.12
+        if has_experts "$family"; then name=rms_median bound=0.2; fi
+    fi
+    run --device "$device" -n 0 --logits "$d/logits" "$@" || { echo "exit code $?"; return 1; }
+    line=$("$B/tools/compare_logits" "$d/$type.logits" "$d/logits" --vocab 512) || return 1
+    value=$(sed -n "s/.*\\b$name=\\([^ ]*\\).*/\\1/p" <<<"$line")
+    echo "$value $type" >>"$d/worst"
+    awk -v a="$value" -v b="$bound" 'BEGIN { exit !(a <= b) }' || { echo "$name over $bound: $line"; return 1; }
+    [ "$type" = f32 ] || return 0
+    run --device "$device" -n 12 --print-ids "$@" >"$d/greedy" || { echo "exit code $?"; return 1; }
+    cmp "$d/greedy" "$d/$type.greedy"
+}
+
+least_mib() { # TYPE: the smallest budget that works, as the refusal names it
+    "$B/atsi-plan" "$d/$1.gguf" --device "$profile" --vram 1M 2>&1 | sed -n 's/.*(\([0-9]*\)M: .*/\1/p'
+}
+
+check_budgets() { # FAMILY TYPE
+    local more least
+    make_model "$1" "$2" && make_reference "$2" || return 1
+    least=$(least_mib "$2")
+    for more in 0 2 6 1024; do
+        make_plan "$2" --vram "$((least + more))M" || return 1
+        agrees "$1" "$2" || { echo "at $least + $more MiB"; return 1; }
+    done
+}
+
+# random_pins SEED: two options that put every unit of $d/units on a side at random.
+random_pins() {
+    awk -v seed="$1" '
+        BEGIN { srand(seed); share = rand() }
+        { gsub(/\./, "\\."); if (rand() < share) gpu = gpu "|" $1; else cpu = cpu "|" $1 }
+        END {
+            if (gpu) printf "--pin\n^(%s)$=gpu\n", substr(gpu, 2)
+            if (cpu) printf "--pin\n^(%s)$=cpu\n", substr(cpu, 2)
+        }' "$d/units"
+}
+
+check_placements() { # FAMILY TYPE
+    local k pins policies=(fifo fifo paper none)
+    make_model "$1" "$2" && make_reference "$2" || return 1
+    "$B/atsi-plan" "$d/$2.gguf" --device "$profile" --vram 2G --explain 2>/dev/null |
+        awk '/^unit / { on = 1; next } on && NF { print $1 }' >"$d/units"
+    for ((k = seed; k < seed + ${ATSI_SOAK_RUNS:-20}; k++)); do
+        mapfile -t pins < <(random_pins "$k")
+        make_plan "$2" --vram 2G "${pins[@]}" || return 1
+        agrees "$1" "$2" --policy "${policies[k % 4]}" --chunk $((1 + k * 7 % 40)) || { echo "seed $k"; return 1; }
+    done
+}
+
+check_sanitized() { # FAMILY TYPE
+    local tool
+    make_model "$1" "$2" && make_plan "$2" --vram "$(($(least_mib "$2") + 3))M" || return 1
+    for tool in ${SANITIZERS:-memcheck racecheck initcheck}; do
+        timeout -k 5 120 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/atsi-run" "$d/plan.atsp" \
+            --device "$device" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet -n 4 >"$d/log" 2>&1 && continue
+        echo "$tool: exit code $?"
+        tail -n 12 "$d/log"
+        return 1
+    done
+}
+
+# one CHECK FAMILY TYPE: a TAP line in $work/FAMILY.TYPE.
+one() {
+    local d=$work/$2-$3 worst
+    mkdir "$d"
+    {
+        check "$2 $3" "$@"
+        worst=$(sort -g "$d/worst" 2>/dev/null | tail -n 1)
+        if [ -n "$worst" ]; then echo "# $2 $3: $(wc -l <"$d/worst") runs, worst difference ${worst% *}"; fi
+    } >"$work/$2.$3.tap"
+    rm -rf "$d"
+}
+
+case ${1:-} in
+budgets) job=check_budgets types="f32 mixed" ;;
+placements) job=check_placements types="f32 mixed" ;;
+sanitize) job=check_sanitized types=mixed ;;
+*) echo "usage: tests/gpu/models.sh budgets|placements|sanitize" >&2; exit 2 ;;
+esac
+for type in $types; do
+    for family in $families; do
+        if [ $SECONDS -ge "${MODELS_SECONDS:-100000}" ]; then
+            echo "ok 1 - $family $type # SKIP no time was left" >"$work/$family.$type.tap"
+            continue
+        fi
+        one $job "$family" "$type" &
+        while [ "$(jobs -rp | wc -l)" -ge "$n_jobs" ]; do wait -n; done
+    done
+done
+wait
+cat "$work"/*.tap | awk '/^(not )?ok/ { n++; sub(/ok [0-9]+/, "ok " n); failed += /^not/ } { print } END { print "1.." n; exit failed > 0 }'
