@@ -22,6 +22,11 @@ static const struct rule rules[] = {
     {"glm-z1", {"[gMASK]", "<|assistant|>\n<think>"}, {NULL}}, // the answer begins in thought
     {"glm4", {"[gMASK]", "<|assistant|>"}, {NULL}},
 
+    {"phi4-mini", {"'<|' + message['role'] + '|>'", "<|end|>"}, {NULL}},
+    {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, {NULL}},
+    {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {NULL}},
+    {"seed", {"<seed:bos>", "<seed:eos>"}, {NULL}},
+
     // Qwen 3.5 renders contents through a macro; unless told otherwise it thinks, or (the small ones) does not.
     {"qwen3.5-nothink", {"<|im_start|>", "<|im_end|>", "render_content(", "enable_thinking is true"}, {NULL}},
     {"qwen3.5", {"<|im_start|>", "<|im_end|>", "render_content(", "'<think>\\n'"}, {NULL}},
@@ -31,7 +36,7 @@ static const struct rule rules[] = {
      {"<|im_start|>", "<|im_end|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>"},
      {NULL}},
     {"qwen2", {"<|im_start|>", "<|im_end|>", "You are a helpful assistant.<|im_end|>"}, {NULL}},
-    {"chatml", {"<|im_start|>", "<|im_end|>"}, {"<|im_sep|>"}}, // <|im_sep|>: Phi-4
+    {"chatml", {"<|im_start|>", "<|im_end|>"}, {NULL}},
 
     {"mistral-v7", {"[SYSTEM_PROMPT]", "[INST]", "[/INST]"}, {"[SYSTEM_PROMPT] "}},
     {"mistral", {"[INST] ", " [/INST]"}, {"<<SYS>>", "[SYSTEM_PROMPT]"}}, // <<SYS>>: Llama 2

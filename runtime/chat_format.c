@@ -29,6 +29,9 @@
     .turns = {{"<|system|>\n", ""}, {"<|user|>\n", ""}, {answer, ""}}, \
     .marks = {"[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"}
 
+#define PHI4_ROLE(role) "<|im_start|>" role "<|im_sep|>"
+#define PHI4_REPLY      PHI4_ROLE("assistant")
+
 #define HARMONY_SYSTEM                                                                       \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n" \
     "Knowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: medium\n\n"               \
@@ -66,6 +69,29 @@ static const struct atsi_chat_format formats[] = {
     {.name = "glm4", GLM("<|assistant|>\n"), .trimmed = TRIM_TALK, .reply = "<|assistant|>"},
     {.name = "glm-z1", GLM("<|assistant|>\n"), .trimmed = TRIM_TALK, .reply = "<|assistant|>\n<think>"},
     {.name = "glm4.5", GLM("<|assistant|>\n<think></think>\n"), .trimmed = TRIM_ANSWERS, .reply = "<|assistant|>"},
+    {.name = "phi3",
+     .begin = "",
+     .turns = {{"<|system|>\n", "<|end|>\n"}, {"<|user|>\n", "<|end|>\n"}, {"<|assistant|>\n", "<|end|>\n"}},
+     .reply = "<|assistant|>\n",
+     .marks = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}},
+    {.name = "phi4-mini",
+     .begin = "",
+     .turns = {{"<|system|>", "<|end|>"}, {"<|user|>", "<|end|>"}, {"<|assistant|>", "<|end|>"}},
+     .reply = "<|assistant|>",
+     .marks = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}},
+    {.name = "phi4",
+     .begin = "",
+     .turns = {{PHI4_ROLE("system"), "<|im_end|>"}, {PHI4_ROLE("user"), "<|im_end|>"}, {PHI4_REPLY, "<|im_end|>"}},
+     .reply = PHI4_REPLY,
+     .marks = {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}},
+    {.name = "seed",
+     .trimmed = TRIM_ANSWERS,
+     .begin = "",
+     .turns = {{"<seed:bos>system\n", "<seed:eos>"},
+               {"<seed:bos>user\n", "<seed:eos>"},
+               {"<seed:bos>assistant\n", "<seed:eos>"}},
+     .reply = "<seed:bos>assistant\n",
+     .marks = {"<seed:bos>", "<seed:eos>"}},
     {.name = "harmony",
      .flags = ATSI_CHAT_CHANNELS,
      .begin = HARMONY_SYSTEM,

@@ -20,7 +20,11 @@ struct prompt {
 };
 
 static enum atsi_status flush(struct prompt *p, struct atsi_error *err) {
-    enum atsi_status status = atsi_tokenizer_encode(p->tokenizer, p->text.data, p->text.size, 0, p->out, err);
+    const struct atsi_token_list *out = p->out;
+    size_t skip =
+        out->n_ids ? atsi_tokenizer_swallowed(p->tokenizer, out->ids[out->n_ids - 1], p->text.data, p->text.size) : 0;
+    enum atsi_status status =
+        atsi_tokenizer_encode(p->tokenizer, p->text.data + skip, p->text.size - skip, 0, p->out, err);
     p->text.size = 0;
     return status;
 }
@@ -170,10 +174,12 @@ enum atsi_status atsi_chat_render(const struct atsi_chat_format *format, const s
     struct prompt p = {.format = format, .tokenizer = tokenizer, .out = out};
     struct tm local;
     if (format->date_format && localtime_r(&now, &local)) strftime(p.date, sizeof p.date, format->date_format, &local);
-    bool bos = (format->flags & ATSI_CHAT_BOS) || atsi_tokenizer_adds_bos(tokenizer);
-    if (bos && atsi_tokenizer_bos(tokenizer) != ATSI_TOKEN_NONE)
-        ATSI_TRY(atsi_token_list_push(out, atsi_tokenizer_bos(tokenizer), err));
+    uint32_t bos = atsi_tokenizer_bos(tokenizer);
+    bool adds_bos = (format->flags & ATSI_CHAT_BOS) || atsi_tokenizer_adds_bos(tokenizer);
+    size_t start = out->n_ids;
+    if (adds_bos && bos != ATSI_TOKEN_NONE) ATSI_TRY(atsi_token_list_push(out, bos, err));
     enum atsi_status status = add_conversation(&p, messages, n_messages, err);
+    if (status == ATSI_OK && out->n_ids > start && out->ids[start] == bos) atsi_token_list_drop_double(out, start);
     atsi_bytes_free(&p.text);
     return status;
 }

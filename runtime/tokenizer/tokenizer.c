@@ -198,6 +198,10 @@ static size_t white_space_length(const char *text, size_t size) {
     return at;
 }
 
+size_t atsi_tokenizer_swallowed(const struct atsi_tokenizer *tokenizer, uint32_t id, const char *text, size_t size) {
+    return atsi_token_info(&tokenizer->tables, id) & ATSI_TOKEN_STRIPS ? white_space_length(text, size) : 0;
+}
+
 static enum atsi_status encode_all(struct encoding *e, const char *text, size_t size, bool with_control,
                                    struct atsi_error *err) {
     for (size_t at = 0; at < size;) {
@@ -206,14 +210,12 @@ static enum atsi_status encode_all(struct encoding *e, const char *text, size_t 
         ATSI_TRY(encode_text(e, text + at, begin - at, err));
         if (id != ATSI_TOKEN_NONE) ATSI_TRY(atsi_token_list_push(e->out, id, err));
         at = begin + length;
-        if (id != ATSI_TOKEN_NONE && (atsi_token_info(&e->tokenizer->tables, id) & ATSI_TOKEN_STRIPS))
-            at += white_space_length(text + at, size - at);
+        if (id != ATSI_TOKEN_NONE) at += atsi_tokenizer_swallowed(e->tokenizer, id, text + at, size - at);
     }
     return ATSI_OK;
 }
 
-// Takes the token put first at `start` away again when the text brought its own.
-static void drop_double_bos(struct atsi_token_list *list, size_t start) {
+void atsi_token_list_drop_double(struct atsi_token_list *list, size_t start) {
     if (list->n_ids < start + 2 || list->ids[start] != list->ids[start + 1]) return;
     memmove(list->ids + start, list->ids + start + 1, (list->n_ids - start - 1) * sizeof *list->ids);
     list->n_ids--;
@@ -231,7 +233,7 @@ enum atsi_status atsi_tokenizer_encode(const struct atsi_tokenizer *tokenizer, c
     atsi_merge_scratch_free(&e.scratch);
     atsi_bytes_free(&e.buffer);
     if (status != ATSI_OK) return status;
-    if (add_bos) drop_double_bos(out, start);
+    if (add_bos) atsi_token_list_drop_double(out, start);
     bool add_eos = prompt && (h->flags & ATSI_TOKENIZER_ADD_EOS) && h->eos_id != ATSI_TOKEN_NONE;
     bool has_eos = out->n_ids > start && out->ids[out->n_ids - 1] == h->eos_id;
     return add_eos && !has_eos ? atsi_token_list_push(out, h->eos_id, err) : ATSI_OK;

@@ -44,6 +44,12 @@ const char *atsi_tokenizer_piece(const struct atsi_tokenizer *tokenizer, uint32_
 // The special token with exactly this text, or ATSI_TOKEN_NONE.
 uint32_t atsi_tokenizer_find_special(const struct atsi_tokenizer *tokenizer, const char *text);
 
+// Bytes of white space at the start of `text` that the special token `id` right before it swallows (Phi-3's do); mostly 0.
+size_t atsi_tokenizer_swallowed(const struct atsi_tokenizer *tokenizer, uint32_t id, const char *text, size_t size);
+
+// Takes the begin-of-sequence that was put at `start` away again when what follows brought its own.
+void atsi_token_list_drop_double(struct atsi_token_list *list, size_t start);
+
 // What is known of the vocabulary. An output matrix may have more rows than n_tokens: the rest are unused.
 uint32_t atsi_tokenizer_n_tokens(const struct atsi_tokenizer *tokenizer);
 uint32_t atsi_tokenizer_bos(const struct atsi_tokenizer *tokenizer); // ATSI_TOKEN_NONE when there is none

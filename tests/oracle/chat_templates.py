@@ -8,6 +8,9 @@ CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 GLM = ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"]
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
+PHI = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+PHI4 = ["<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|im_sep|>"]
+SEED = ["<seed:bos>", "<seed:eos>", "<seed:think>", "</seed:think>"]
 HARMONY = ["<|startoftext|>", "<|return|>", "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>"]
 
 
@@ -76,6 +79,27 @@ MISTRAL_V7 = """{{ bos_token }}{% for m in messages %}
 {%- elif m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}
 {%- else %}{{ m.content + eos_token }}{% endif %}{% endfor %}"""
 
+PHI3_TEMPLATE = """{% for m in messages %}{% if m.role == 'system' and m.content %}{{'<|system|>
+' + m.content + '<|end|>
+'}}{% elif m.role == 'user' %}{{'<|user|>
+' + m.content + '<|end|>
+'}}{% elif m.role == 'assistant' %}{{'<|assistant|>
+' + m.content + '<|end|>
+'}}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>
+' }}{% endif %}"""
+PHI4_MINI_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+PHI4_TEMPLATE = (  # the newer of two that render the same
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}"
+)
+SEED_TEMPLATE = (
+    "{% for m in messages %}{{ '<seed:bos>' + m.role + '\n' + (m.content|trim if m.role == 'assistant' else m.content) + '<seed:eos>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<seed:bos>assistant\n' }}{% endif %}"
+)
+
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 TEMPLATES = {
@@ -92,6 +116,10 @@ TEMPLATES = {
     "glm4": (GLM, None, GLM4.replace("REPLY", "")),
     "glm-z1": (GLM, None, GLM4.replace("REPLY", "\n<think>")),
     "glm4.5": (GLM, None, GLM45),
+    "phi3": (PHI, None, PHI3_TEMPLATE),
+    "phi4-mini": (PHI, None, PHI4_MINI_TEMPLATE),
+    "phi4": (PHI4, None, PHI4_TEMPLATE),
+    "seed": (SEED, "<seed:bos>", SEED_TEMPLATE),
     "harmony": (HARMONY, None, HARMONY_TEMPLATE),
     "mistral": (MISTRAL[:2], "<s>", MISTRAL_TEMPLATE.format("[INST] ", " [/INST]", "", "false")),
     "mistral-v3": (MISTRAL[:4], "<s>", MISTRAL_TEMPLATE.format("[INST] ", "[/INST]", " ", "true")),

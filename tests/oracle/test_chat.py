@@ -70,6 +70,24 @@ def write_model(path, specials, bos, eos, template) -> None:
     writer.close()
 
 
+def write_spm_model(path, specials, template) -> None:
+    """Phi-3's kind: a SentencePiece vocabulary whose special tokens swallow the white space behind them."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581", "\u2581a", "he", "ll", "\u2581s"]
+    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * 5]
+    writer = GGUFWriter(path, "phi3")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(pieces + specials)
+    writer.add_token_scores([-float(i) for i in range(len(pieces))] + [-1000.0] * len(specials))
+    writer.add_token_types(kinds + [TokenType.CONTROL] * len(specials))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(len(pieces) + specials.index("<|end|>"))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 def piped(program, *args, lines) -> list[list[int]]:
     done = subprocess.run([BUILD / "tools" / program, *map(str, args)], input="".join(line + "\n" for line in lines).encode(),
                           capture_output=True, cwd=ROOT)
@@ -120,6 +138,13 @@ def compare_restated() -> None:
         compare(name, model, template, bos, eos, specials)
 
 
+def compare_swallowed_space() -> None:
+    specials, _, template = TEMPLATES["phi3"]
+    model = WORK / "phi3-spm.gguf"
+    write_spm_model(model, specials, template)
+    compare("phi3 with SentencePiece", model, template, None, "<|end|>", specials)
+
+
 def compare_real_vocabularies() -> None:
     """With the template that the file brings, where it has one."""
     harmony_marks, _, harmony = TEMPLATES["harmony"]
@@ -138,5 +163,6 @@ def compare_real_vocabularies() -> None:
 
 
 compare_restated()
+compare_swallowed_space()
 compare_real_vocabularies()
 finish()

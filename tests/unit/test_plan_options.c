@@ -124,7 +124,10 @@ static void test_chat_formats(void **state) {
         {"{{ strftime_now('%d %b %Y') }}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.2"},
         {"[gMASK]<sop><|user|>\nhi<|assistant|>\n<think>", "glm-z1"},
         {"[INST] <<SYS>>\nx\n<</SYS>>\n\nhi [/INST]", ""}, // Llama 2
-        {"<|im_start|>user<|im_sep|>hi<|im_end|>", ""},    // Phi-4
+        {"<|im_start|>user<|im_sep|>hi<|im_end|>", "phi4"},
+        {"{{'<|user|>\n' + m.content + '<|end|>\n'}}<|assistant|>", "phi3"},
+        {"{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}<|assistant|>", "phi4-mini"},
+        {"{%- set bos_token = '<seed:bos>' -%}{%- set eos_token = '<seed:eos>' -%}", "seed"},
         {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
         {"", ""},
     };
