@@ -1,6 +1,7 @@
 #include "runtime/dispatcher.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "formats/base/clock.h"
 #include "runtime/script.h"
@@ -11,6 +12,8 @@ struct atsi_dispatcher {
     bool has_device;
     struct atsi_scheduler *scheduler; // NULL: static placement
     struct atsi_schedule_unit *units; // [n_units]
+    enum atsi_backend *homes;         // [n_units]
+    bool *can_travel;                 // [n_units]
     uint8_t *warm[2];                 // [phase][n_units]: the last assignment of decode and of prefill rounds
     bool is_warm[2];
     enum atsi_backend *backends;     // [n_units]
@@ -20,23 +23,27 @@ struct atsi_dispatcher {
 };
 
 enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
-                                        bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err) {
+                                        struct atsi_dispatcher **out, struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
-    bool dynamic =
-        has_device && weights_pinned && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
+    bool dynamic = has_device && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
     struct atsi_dispatcher *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     *d = (struct atsi_dispatcher){.plan = plan, .policy = policy, .has_device = has_device};
     d->units = calloc(n, sizeof *d->units);
+    d->homes = calloc(n, sizeof *d->homes);
+    d->can_travel = calloc(n, sizeof *d->can_travel);
     d->warm[0] = calloc(n, sizeof *d->warm[0]);
     d->warm[1] = calloc(n, sizeof *d->warm[1]);
     d->backends = calloc(n, sizeof *d->backends);
     d->promotions = calloc(n, sizeof *d->promotions);
     d->gpu_share = calloc(n, sizeof *d->gpu_share);
-    bool complete = d->gpu_share && d->units && d->warm[0] && d->warm[1] && d->backends && d->promotions;
+    bool complete = d->gpu_share && d->units && d->homes && d->can_travel && d->warm[0] && d->warm[1] && d->backends &&
+                    d->promotions;
     enum atsi_status status =
         complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
+    for (uint32_t u = 0; status == ATSI_OK && u < n; u++)
+        d->homes[u] = has_device ? plan->program.units[u].backend : ATSI_CPU;
     if (status == ATSI_OK && dynamic) status = atsi_scheduler_create(n, &d->scheduler, err);
     if (status == ATSI_OK)
         *out = d;
@@ -49,6 +56,8 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     if (!d) return;
     atsi_scheduler_free(d->scheduler);
     free(d->units);
+    free(d->homes);
+    free(d->can_travel);
     free(d->warm[0]);
     free(d->warm[1]);
     free(d->backends);
@@ -57,9 +66,15 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     free(d);
 }
 
+void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes, const bool *can_travel) {
+    memcpy(d->homes, homes, d->plan->program.n_units * sizeof *homes);
+    memcpy(d->can_travel, can_travel, d->plan->program.n_units * sizeof *can_travel);
+    d->is_warm[0] = d->is_warm[1] = false;
+}
+
 static void stay_home(struct atsi_dispatcher *d) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
-        d->backends[u] = d->has_device ? d->plan->program.units[u].backend : ATSI_CPU;
+        d->backends[u] = d->homes[u];
         d->promotions[u] = ATSI_NOT_PROMOTED;
         d->gpu_share[u] = 0;
     }
@@ -68,7 +83,7 @@ static void stay_home(struct atsi_dispatcher *d) {
 static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32_t n_tokens) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         const struct atsi_unit *unit = &d->plan->program.units[u];
-        if (unit->backend == ATSI_GPU || assignment[u] != ATSI_GPU) continue;
+        if (d->homes[u] == ATSI_GPU || assignment[u] != ATSI_GPU) continue;
         d->backends[u] = ATSI_GPU;
         d->promotions[u] = atsi_unit_runs_in_place(unit, n_tokens) ? ATSI_IN_PLACE : ATSI_PREFETCHED;
         d->last.n_promoted++;
@@ -81,10 +96,14 @@ static const double link_in_place = 55.0 / 51.0, cpu_beside_link = 92.0 / 78.0;
 
 static const double link_speed[ATSI_LINK_USES] = {1, 1, 0.7, 1.4}; // against the profile
 
+static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
+    return d->homes[u] == ATSI_CPU && d->can_travel[u] && atsi_script_can_share(&d->plan->program, u);
+}
+
 // Divides every CPU unit so that both parts end together.
 static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units, enum atsi_link_use use) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
-        if (d->backends[u] == ATSI_GPU || !atsi_script_can_share(&d->plan->program, u)) continue;
+        if (!can_be_shared(d, u)) continue;
         double cpu_us = units[u].t_cpu_us * cpu_beside_link,
                gpu_us = units[u].transfer_us * link_in_place / link_speed[use] + units[u].t_gpu_us;
         if (!(cpu_us + gpu_us > 0)) continue;
@@ -96,8 +115,18 @@ static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *un
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
     if (!d->scheduler) return false;
     for (uint32_t u = 0; u < d->plan->program.n_units; u++)
-        if (d->plan->program.units[u].backend == ATSI_CPU && atsi_script_can_share(&d->plan->program, u)) return true;
+        if (can_be_shared(d, u)) return true;
     return false;
+}
+
+// The round as the plan has it, but for where units are now. What cannot travel does not fit the temporary region.
+static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales) {
+    uint64_t temp_bytes = d->plan->limits.temp_bytes;
+    atsi_round_units(d->plan, n_tokens, temp_bytes, scales, d->units);
+    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+        d->units[u].home = d->homes[u];
+        if (d->homes[u] == ATSI_CPU && !d->can_travel[u]) d->units[u].size_bytes = temp_bytes + 1;
+    }
 }
 
 static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_schedule_instance *inst, uint32_t n_tokens,
@@ -122,7 +151,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     stay_home(d);
     if (d->scheduler) {
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
-        atsi_round_units(d->plan, n_tokens, inst.temp_bytes, scales, d->units);
+        list_units(d, n_tokens, scales);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
             share(d, d->units, use);
         else

@@ -7,9 +7,12 @@
 
 struct atsi_dispatcher;
 
-// policy ATSI_POLICY_NONE, a plan without times, or weights that are not pinned: the static placement always.
+// policy ATSI_POLICY_NONE or a plan without times: the static placement always.
 enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
-                                        bool weights_pinned, struct atsi_dispatcher **out, struct atsi_error *err);
+                                        struct atsi_dispatcher **out, struct atsi_error *err);
+// Where units are at home from now on (at first: where the plan has them), and whether the weights of those on the CPU are in pinned
+// memory, so that they can travel or be read in place (at first: none). Both [n_units], copied.
+void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes, const bool *can_travel);
 void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
 
 // How CPU-resident units use the link in decode rounds.

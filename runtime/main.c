@@ -51,8 +51,8 @@ struct run {
     const struct atsi_run_options *o;
     struct atsi_model model;
     struct atsi_device *device;
-    enum atsi_backend *backends; // [n_units]
     struct atsi_weights weights;
+    struct atsi_budget budget;
     struct atsi_session *session;
     struct atsi_sampler *sampler;
     struct atsi_output output;
@@ -71,7 +71,6 @@ static void close_run(struct run *r) {
     atsi_weights_free(&r->weights);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
-    free(r->backends);
     atsi_trace_close(r->trace, NULL);
     atsi_model_close(&r->model);
 }
@@ -122,17 +121,59 @@ static enum atsi_schedule_policy policy_of(const struct atsi_run_options *o) {
     return o->policy && !strcmp(o->policy, "paper") ? ATSI_POLICY_PAPER : ATSI_POLICY_FIFO;
 }
 
-static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
-    const struct atsi_program *p = &r->model.plan.program;
-    double started_us = atsi_clock_us();
+// Pinned memory that cannot be had and a card that is too full cost speed: said once, in a line each.
+static void tell_loaded(const struct run *r) {
+    char text[2 * ATSI_TEXT_CAP];
+    if (!r->device || r->o->quiet) return;
+    atsi_weights_describe_cut(&r->weights, text, sizeof text);
+    if (text[0]) fprintf(stderr, "note: %s\n", text);
+    if (r->weights.host_memory == ATSI_HOST_COPIED)
+        fprintf(stderr, "note: the driver does not pin the plan file, so %.1f MiB of it were copied to pinned memory\n",
+                (double)r->weights.pinned_memory.pieces[r->weights.pinned_memory.n_pieces - 1].bytes / 0x1p20);
+    if (r->weights.host_memory == ATSI_HOST_PLAIN)
+        fputs("note: no pinned memory for the weights on the CPU: the GPU cannot help with them\n", stderr);
+}
+
+static enum atsi_status load_weights(struct run *r, struct atsi_error *err) {
     struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet, &interrupted);
-    r->backends = calloc(p->n_units, sizeof *r->backends);
-    if (!r->backends) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
-    for (uint32_t u = 0; u < p->n_units; u++) r->backends[u] = r->device ? p->units[u].backend : ATSI_CPU;
-    enum atsi_status loaded =
-        atsi_weights_load(&r->weights, &r->model, r->backends, r->device, atsi_load_bar_advance, &bar, err);
+    struct atsi_weights_params params = {
+        .model = &r->model,
+        .device = r->device,
+        .beside_bytes = r->device ? atsi_vram_beside_weights(&r->model.plan, r->device, r->o->n_ctx) : 0,
+        .reserve_bytes = r->o->vram_reserve_bytes,
+        .strict = r->o->strict,
+        .progress = atsi_load_bar_advance,
+        .context = &bar};
+    enum atsi_status status = atsi_weights_load(&r->weights, &params, err);
     atsi_load_bar_finish(&bar);
-    ATSI_TRY(loaded);
+    if (status == ATSI_OK) tell_loaded(r);
+    return status;
+}
+
+static void tell_move(void *context, const struct atsi_budget_move *m) {
+    const struct run *r = context;
+    bool shrinks = m->change == ATSI_BUDGET_SHRINKS;
+    if (r->o->quiet) return;
+    fflush(stdout);
+    atsi_report_begin_line();
+    fprintf(stderr, "note: %.1f MiB of the card free: %s %u units, %.1f MiB, in %.1f ms; %u of %u are on the GPU\n",
+            (double)m->free_bytes / 0x1p20, shrinks ? "gave back" : "took again", m->n_units, (double)m->bytes / 0x1p20,
+            m->took_us * 1e-3, m->n_resident, m->n_removable);
+}
+
+static void follow_budget(struct run *r) {
+    if (!r->device) return;
+    r->budget = (struct atsi_budget){.weights = &r->weights,
+                                     .reserve_bytes = r->o->vram_reserve_bytes,
+                                     .tell = tell_move,
+                                     .context = r,
+                                     .trace = r->trace};
+    atsi_session_follow(r->session, &r->budget);
+}
+
+static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
+    ATSI_TRY(load_weights(r, err));
     struct atsi_executor_params params = {.plan = &r->model.plan,
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,
@@ -143,9 +184,9 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .device = r->device,
                                           .trace = r->trace};
     struct atsi_dispatcher *dispatcher;
-    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, r->weights.pinned, &dispatcher,
-                                    err));
+    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, &dispatcher, err));
     ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
+    follow_budget(r);
     int n_threads = atsi_executor_n_threads(r->session->executor);
     if (r->o->n_threads > n_threads && !r->o->quiet)
         fprintf(stderr, "--threads %d: there are processors for %d, which are used\n", r->o->n_threads, n_threads);
@@ -265,14 +306,14 @@ static void report(const struct run *r) {
     if (r->o->stats) atsi_report_stats(stderr, r->session, &r->weights, &r->times);
 }
 
-// A plan made for another card, or for more memory than is free now, still runs if it can; its owner should know.
+// A plan made for another card still runs if it can; its owner should know.
 static void tell_mismatch(const struct run *r) {
     struct atsi_device_info info;
-    char text[2 * ATSI_TEXT_CAP];
     bool simulated = r->o->device && strncmp(r->o->device, "sim:", 4) == 0;
     if (!r->device || r->o->quiet || simulated || r->device->ops->info(r->device, &info, NULL) != ATSI_OK) return;
-    atsi_describe_mismatch(&r->model.plan, &info, text, sizeof text);
-    if (text[0]) fprintf(stderr, "note: %s\n", text);
+    if (atsi_is_planned_device(r->model.plan.device, info.name)) return;
+    fprintf(stderr, "note: the plan was made for %s, this is %s; atsi-plan MODEL.gguf --vram %lluM plans for it\n",
+            r->model.plan.device, info.name, (unsigned long long)(r->model.plan.limits.vram_bytes >> 20));
 }
 
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {

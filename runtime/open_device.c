@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/base/size.h"
 #include "formats/device_profile.h"
 #include "kernels/sim/sim_device.h"
 
@@ -19,25 +20,81 @@ static enum atsi_status open_cuda(struct atsi_device **device, struct atsi_error
 #endif
 }
 
-// A simulated card with the memory and the link of a profile. What the driver takes counts as taken.
-static enum atsi_status open_sim(const char *path, bool reference, const struct atsi_plan *plan,
+// ---- the simulated card ---------------------------------------------------------------------------------------------
+
+// What other programs hold, as a size in a file that may change during the run; nothing when it cannot be read.
+static uint64_t read_others(void *context) {
+    char text[64] = "";
+    uint64_t bytes = 0;
+    FILE *f = fopen(context, "r");
+    if (!f) return 0;
+    if (fgets(text, sizeof text, f)) text[strcspn(text, "\n")] = 0;
+    fclose(f);
+    return atsi_size_parse(text, &bytes) ? bytes : 0;
+}
+
+// One word behind the profile's name.
+static enum atsi_status take_sim_word(const char *word, size_t n, struct atsi_sim_params *params,
+                                      struct atsi_error *err) {
+    static const char pinned[] = "pinned=", others[] = "others=";
+    char size[32];
+    if (n == strlen("no-register") && !strncmp(word, "no-register", n)) {
+        params->refuse_register = true;
+        return ATSI_OK;
+    }
+    if (!strncmp(word, others, strlen(others))) {
+        params->taken_bytes = read_others;
+        params->taken_context = (void *)(uintptr_t)(word + strlen(others));
+        return ATSI_OK;
+    }
+    snprintf(size, sizeof size, "%.*s", n > strlen(pinned) ? (int)(n - strlen(pinned)) : 0, word + strlen(pinned));
+    if (!strncmp(word, pinned, strlen(pinned)) && atsi_size_parse(size, &params->pinned_bytes)) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT,
+                     "--device sim: \"%.*s\" is not no-register, pinned=SIZE, or others=FILE at the end", (int)n, word);
+}
+
+// "FILE.json[,no-register][,pinned=SIZE][,others=FILE]"
+static enum atsi_status parse_sim(const char *text, char *path, size_t cap, struct atsi_sim_params *params,
+                                  struct atsi_error *err) {
+    size_t n = strcspn(text, ",");
+    if (n >= cap) return atsi_fail(err, ATSI_BAD_INPUT, "--device sim: the name is too long");
+    memcpy(path, text, n);
+    path[n] = 0;
+    while (text[n] && !params->taken_bytes) {
+        const char *word = text + n + 1;
+        size_t length = strcspn(word, ",");
+        ATSI_TRY(take_sim_word(word, length, params, err));
+        n += length + 1;
+    }
+    return ATSI_OK;
+}
+
+// A card with the memory and the link of a profile. What the driver takes counts as taken, and the plan's budget is a limit.
+static void describe_sim(const struct atsi_device_profile *profile, const struct atsi_plan *plan,
+                         struct atsi_sim_params *params) {
+    uint64_t limit = plan->limits.vram_bytes ? plan->limits.vram_bytes : profile->gpu_bytes;
+    params->memory_bytes = limit > profile->context_bytes ? limit - profile->context_bytes : 0;
+    params->card_bytes = profile->gpu_bytes > profile->context_bytes ? profile->gpu_bytes - profile->context_bytes : 0;
+    params->h2d_bytes_per_us = profile->to_device.bytes_per_us;
+    params->d2h_bytes_per_us = profile->to_host.bytes_per_us;
+    params->copy_latency_us = profile->to_device.fixed_us;
+}
+
+static enum atsi_status open_sim(const char *text, bool reference, const struct atsi_plan *plan,
                                  struct atsi_device **device, struct atsi_error *err) {
+    struct atsi_sim_params params = {.reference_kernels = reference};
     struct atsi_device_profile profile;
+    char path[4096];
+    ATSI_TRY(parse_sim(text, path, sizeof path, &params, err));
     enum atsi_status status = atsi_device_profile_read(path, &profile, err);
     if (status == ATSI_OK && !profile.has_gpu) status = atsi_fail(err, ATSI_BAD_INPUT, "%s describes no GPU", path);
-    if (status == ATSI_OK) {
-        uint64_t limit = plan->limits.vram_bytes ? plan->limits.vram_bytes : profile.gpu_bytes;
-        struct atsi_sim_params params = {.memory_bytes =
-                                             limit > profile.context_bytes ? limit - profile.context_bytes : 0,
-                                         .h2d_bytes_per_us = profile.to_device.bytes_per_us,
-                                         .d2h_bytes_per_us = profile.to_host.bytes_per_us,
-                                         .copy_latency_us = profile.to_device.fixed_us,
-                                         .reference_kernels = reference};
-        status = atsi_sim_open(&params, device, err);
-    }
+    if (status == ATSI_OK) describe_sim(&profile, plan, &params);
+    if (status == ATSI_OK) status = atsi_sim_open(&params, device, err);
     atsi_device_profile_free(&profile);
     return status;
 }
+
+// ---- which one ------------------------------------------------------------------------------------------------------
 
 static bool plan_uses_gpu(const struct atsi_plan *plan) {
     for (uint32_t u = 0; u < plan->program.n_units; u++)
@@ -72,18 +129,4 @@ bool atsi_is_planned_device(const char *planned_for, const char *card_name) {
         card_name += n + (card_name[n] == ' ');
     }
     return true;
-}
-
-void atsi_describe_mismatch(const struct atsi_plan *plan, const struct atsi_device_info *info, char *text, size_t cap) {
-    uint64_t mib = 1 << 20, may_hold = info->free_bytes + info->used_by_process_bytes;
-    text[0] = 0;
-    if (!atsi_is_planned_device(plan->device, info->name))
-        snprintf(text, cap, "the plan was made for %s, this is %s; atsi-plan MODEL.gguf --vram %lluM plans for it",
-                 plan->device, info->name, (unsigned long long)(plan->limits.vram_bytes / mib));
-    else if (may_hold < plan->limits.vram_bytes)
-        snprintf(
-            text, cap,
-            "%llu MiB of the card are free and the plan may take %llu; atsi-plan MODEL.gguf --vram %lluM plans for it",
-            (unsigned long long)(may_hold / mib), (unsigned long long)(plan->limits.vram_bytes / mib),
-            (unsigned long long)(may_hold / mib));
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/size.h"
+
 const char *atsi_run_usage(void) {
     return "usage: atsi-run PLAN.atsp [-p TEXT | -f FILE] [options]\n"
            "\n"
@@ -15,6 +17,9 @@ const char *atsi_run_usage(void) {
            "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
            "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE\n"
            "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME, --policy fifo|paper|none\n"
+           "            --vram-reserve SIZE: give weights back when less of the card is free (default 256M, 0: "
+           "never),\n"
+           "            --strict: fail when the card has too little free memory for the plan\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -51,6 +56,7 @@ enum option_type {
     U32,
     INT,
     REAL,
+    SIZE,
     SPECIAL
 };
 
@@ -84,6 +90,8 @@ static const struct option options[] = {
     {"--chunk", U32, AT(chunk), 1, 1 << 16},
     {"--threads", INT, AT(n_threads), 1, 1 << 20},
     {"--top-k", INT, AT(sampling.top_k), 0, 1 << 30},
+    {"--strict", FLAG, AT(strict), 0, 0},
+    {"--vram-reserve", SIZE, AT(vram_reserve_bytes), 0, 0},
     {"--temp", REAL, AT(sampling.temp), 0, 100},
     {"--top-p", REAL, AT(sampling.top_p), 0, 1},
     {"--min-p", REAL, AT(sampling.min_p), 0, 1},
@@ -97,6 +105,11 @@ static const struct option options[] = {
     {"-h", FLAG, 0, 0, 0},
     {"--version", FLAG, 0, 0, 0},
 };
+
+static enum atsi_status parse_size(const char *option, const char *text, uint64_t *out, struct atsi_error *err) {
+    if (atsi_size_parse(text, out)) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no size like 512M or 1.5G", option, text);
+}
 
 static const struct option *find_option(const char *name) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -133,6 +146,7 @@ static enum atsi_status set_value(const struct option *o, const char *text, stru
     switch (o->type) {
     case TEXT: *(const char **)at = text; return ATSI_OK;
     case REAL: return parse_real(o->name, text, o->low, o->high, at, err);
+    case SIZE: return parse_size(o->name, text, at, err);
     case SPECIAL: return set_special(o, text, out, err);
     default: break;
     }
@@ -177,6 +191,7 @@ static enum atsi_status check_combination(const struct atsi_run_options *o, stru
 enum atsi_status atsi_run_options_parse(int argc, char **argv, struct atsi_run_options *out, struct atsi_error *err) {
     memset(out, 0, sizeof *out);
     out->n_predict = -1;
+    out->vram_reserve_bytes = 256 << 20;
     out->sampling = atsi_sampler_defaults();
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];

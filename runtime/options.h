@@ -39,7 +39,8 @@ struct atsi_run_options {
     uint32_t n_ctx;    // 0: the plan's
     uint32_t chunk;    // 0: the plan's
     int n_threads;     // 0: the plan's
-    bool chat, parse_special, ignore_eos, print_ids, stats, json, quiet, seed_given;
+    uint64_t vram_reserve_bytes;
+    bool chat, parse_special, ignore_eos, print_ids, stats, json, quiet, seed_given, strict;
     struct atsi_sampler_params sampling;
 };
 

@@ -87,10 +87,13 @@ static void report_rounds(FILE *f, const struct atsi_session *session, const str
 
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
-    fprintf(f, "memory   host: weights %.1f MiB, %.1f of them unpacked, %s; activations and states %.1f MiB\n",
+    fprintf(f,
+            "memory   host: weights %.1f MiB, %.1f of them copied or unpacked, %s; activations and states %.1f MiB\n",
             (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
-            weights->pinned ? "pinned" : "not pinned", (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
+            weights->owner ? atsi_weights_host_memory(weights) : "mapped",
+            (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
     if (!weights->owner) return;
+    atsi_budget_report(f, session->budget);
     report_rounds(f, session, &times->result);
     if (session->tuner.has_choice) report_link(f, &session->tuner);
 }

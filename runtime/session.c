@@ -53,6 +53,18 @@ enum atsi_status atsi_session_create(const struct atsi_executor_params *params, 
     return status;
 }
 
+// Another set of units on the CPU is another problem, for the dispatcher as for the tuner.
+static void take_homes(struct atsi_session *s) {
+    atsi_dispatcher_move_homes(s->dispatcher, s->budget->weights->homes, s->budget->weights->can_travel);
+    atsi_tuner_start(&s->tuner, atsi_dispatcher_has_choice(s->dispatcher));
+    s->assigned_for = 0;
+}
+
+void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget) {
+    s->budget = budget;
+    take_homes(s);
+}
+
 void atsi_session_free(struct atsi_session *s) {
     if (!s) return;
     atsi_executor_free(s->executor);
@@ -86,6 +98,17 @@ static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t
         if (ids[i] < 0 || (uint32_t)ids[i] >= s->n_token_ids)
             return atsi_fail(err, ATSI_BAD_INPUT, "token %u: id %d is out of range, the model has ids 0 to %u", i,
                              ids[i], s->n_token_ids - 1);
+    return ATSI_OK;
+}
+
+// Another program may have taken memory of the card, or have given some back.
+static enum atsi_status follow_budget(struct atsi_session *s, struct atsi_error *err) {
+    enum atsi_budget_change change;
+    if (!s->budget) return ATSI_OK;
+    ATSI_TRY(atsi_budget_poll(s->budget, atsi_clock_us(), &change, err));
+    if (change == ATSI_BUDGET_STAYS) return ATSI_OK;
+    ATSI_TRY(atsi_budget_apply(s->budget, err));
+    take_homes(s);
     return ATSI_OK;
 }
 
@@ -127,6 +150,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
                                        .context = &sink};
         sink.first = done;
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+        ATSI_TRY(follow_budget(s, err));
         ATSI_TRY(assign_for(s, n_round, err));
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "runtime/budget.h"
 #include "runtime/dispatcher.h"
 #include "runtime/executor.h"
 #include "runtime/tuner.h"
@@ -11,7 +12,8 @@
 struct atsi_session {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
-    uint32_t assigned_for; // tokens of a round that the executor's assignment was decided for; 0: none yet
+    struct atsi_budget *budget; // looked at between rounds; NULL: the units' homes never change
+    uint32_t assigned_for;      // tokens of a round that the executor's assignment was decided for; 0: none yet
     struct atsi_tuner tuner;
     const struct atsi_plan *plan;
     uint32_t n_ctx;
@@ -27,6 +29,8 @@ struct atsi_session {
 enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher,
                                      uint32_t chunk, const volatile sig_atomic_t *stop, struct atsi_session **out,
                                      struct atsi_error *err);
+// Takes the units' homes from the weights, now and whenever the budget (borrowed) moves them.
+void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget);
 void atsi_session_free(struct atsi_session *s); // NULL fine
 
 // Appends tokens (n >= 1) and leaves the logits after the last one in last_logits. With `on_logits` every token's logits are

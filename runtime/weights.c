@@ -1,258 +1,201 @@
 #include "runtime/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 // Linux 5.14
-#endif
+#include "formats/base/clock.h"
+#include "runtime/weights_internal.h"
 
-enum {
-    STAGING_BYTES = 8 << 20,
-    STAGING_COUNT = 2,
-    FAULT_PIECE_BYTES = 32 << 20
-};
+static const struct atsi_program *program_of(const struct atsi_weights *w) { return &w->model->plan.program; }
 
-struct loader {
-    struct atsi_weights *w;
-    const struct atsi_model *model;
-    const enum atsi_backend *backends;
-    struct atsi_device *device;
-    bool (*used)[2]; // [n_tensors][backend]
-    atsi_load_progress *progress;
-    void *context;
-    uint64_t done_bytes, total_bytes;
-    const uint8_t *sections[2]; // of the mapped file
-    const char *mapped[2];      // their device addresses, NULL where not registered
-    uint64_t section_bytes[2];
-    struct atsi_stream *stream;
-    struct {
-        void *host;
-        struct atsi_event *free; // passed when the copy out of it is done
-    } staging[STAGING_COUNT];
-    int i_staging;
-};
+// ---- host memory --------------------------------------------------------------------------------------------------
 
-static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_error *err) {
-    l->done_bytes += bytes;
-    bool goes_on = !l->progress || l->progress(l->context, l->done_bytes, l->total_bytes);
-    return goes_on ? ATSI_OK : atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-}
-
-static void find_users(struct loader *l) {
-    const struct atsi_program *p = &l->model->plan.program;
-    for (uint32_t u = 0; u < p->n_units; u++) {
-        enum atsi_backend side = l->device ? l->backends[u] : ATSI_CPU;
-        for (uint32_t i = p->units[u].first_op; i < p->units[u].first_op + p->units[u].n_ops; i++)
-            for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
-                if (p->ops[i].tensor[k] != ATSI_NONE) l->used[p->ops[i].tensor[k]][side] = true;
-    }
-    for (uint32_t i = 0; i < p->n_tensors; i++) {
-        if (l->device && atsi_tensor_is_small(&p->tensors[i])) l->used[i][ATSI_CPU] = l->used[i][ATSI_GPU] = true;
-        for (int side = 0; side < 2; side++)
-            if (l->used[i][side]) l->total_bytes += p->tensors[i].size_bytes;
-    }
-}
-
-// ---- pinned memory ------------------------------------------------------------------------------------------------
-
-// The mapped file itself becomes pinned memory where the driver allows it; refusal is normal (memory limits, old drivers).
-static void register_sections(struct loader *l, const uint8_t *sections[2], const char *mapped[2], uint64_t bytes[2]) {
-    for (int i = 0; i < 2; i++) {
-        const void *dev;
-        sections[i] = atsi_plan_file_section(l->model->file, (enum atsi_plan_section)i, &bytes[i]);
-        mapped[i] = NULL;
-        if (!bytes[i] || l->device->ops->host_register(l->device, sections[i], bytes[i], &dev, NULL) != ATSI_OK)
-            continue;
-        l->w->registered[i] = sections[i];
-        mapped[i] = dev;
-    }
-}
-
-static const void *mapped_address(const struct loader *l, const void *host) {
-    for (int i = 0; i < 2; i++) {
-        uintptr_t offset = (uintptr_t)host - (uintptr_t)l->sections[i];
-        if (l->mapped[i] && offset < l->section_bytes[i]) return l->mapped[i] + offset;
-    }
-    return NULL;
-}
-
-// ---- host side ----------------------------------------------------------------------------------------------------
-
-// Maps every page now, so that generation never faults: one call where the kernel has it, else a touch a page.
-static void fault_in(const uint8_t *data, uint64_t bytes) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data & ~(page - 1);
-    uintptr_t end = (uintptr_t)data + bytes;
-    if (madvise((void *)first, end - first, MADV_POPULATE_READ) == 0) return;
-    for (uintptr_t p = (uintptr_t)data; p < end; p += page) (void)*(const volatile uint8_t *)p;
-}
-
-// Memory of its own for a tensor that cannot stay in the mapping: pinned where a device is to read it, if that can be had.
-static enum atsi_status alloc_host_tensor(struct loader *l, uint32_t i, uint64_t bytes, struct atsi_error *err) {
+enum atsi_status weights_alloc_host(struct atsi_weights *w, uint32_t t, struct atsi_error *err) {
+    uint64_t bytes = program_of(w)->tensors[t].size_bytes;
     void *dev;
-    if (l->device && l->device->ops->host_alloc(l->device, bytes, &l->w->unpacked[i], &dev, NULL) == ATSI_OK)
-        l->w->mapped[i] = dev;
-    else if (posix_memalign(&l->w->unpacked[i], 64, bytes))
+    if (w->owner && w->owner->ops->host_alloc(w->owner, bytes, &w->unpacked[t], &dev, NULL) == ATSI_OK) {
+        w->mapped[t] = dev;
+        w->unpacked_is_pinned[t] = true;
+    } else if (posix_memalign(&w->unpacked[t], 64, bytes)) {
+        w->unpacked[t] = NULL;
         return atsi_fail(err, ATSI_FAILED, "no memory for %llu bytes of weights", (unsigned long long)bytes);
-    l->w->host[i] = l->w->unpacked[i];
-    l->w->unpacked_bytes += bytes;
+    }
+    w->host[t] = w->unpacked[t];
+    w->unpacked_bytes += bytes;
     return ATSI_OK;
 }
 
-static enum atsi_status load_host_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob,
-                                         struct atsi_error *err) {
-    uint64_t bytes = blob->tensor.size_bytes;
-    const uint8_t *data = atsi_plan_file_stored(l->model->file, blob);
-    bool stays = blob->encoding == ATSI_PLAN_RAW && (!l->device || mapped_address(l, data));
-    l->w->host_bytes += bytes;
-    if (!stays) {
-        ATSI_TRY(alloc_host_tensor(l, i, bytes, err));
-        ATSI_TRY(advance(l, bytes, err));
-        return atsi_plan_file_read_by(l->model->file, blob, 0, l->w->unpacked[i], err);
-    }
-    l->w->host[i] = data;
-    l->w->mapped[i] = l->device ? mapped_address(l, data) : NULL;
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t piece = bytes - done < FAULT_PIECE_BYTES ? bytes - done : FAULT_PIECE_BYTES;
-        fault_in(data + done, piece);
-        done += piece;
-        ATSI_TRY(advance(l, piece, err));
-    }
-    return ATSI_OK;
+bool weights_use_mapping(struct atsi_weights *w, uint32_t t) {
+    const struct atsi_tensor *tensor = &program_of(w)->tensors[t];
+    const struct atsi_plan_blob *blob = atsi_plan_file_find(w->model->file, tensor->name);
+    if (blob->encoding != ATSI_PLAN_RAW) return false;
+    w->host[t] = atsi_plan_file_stored(w->model->file, blob);
+    w->mapped[t] = atsi_pinned_address(&w->pinned_memory, w->host[t], tensor->size_bytes);
+    return true;
 }
 
-// ---- device side --------------------------------------------------------------------------------------------------
-
-static enum atsi_status open_staging(struct loader *l, struct atsi_error *err) {
-    const struct atsi_device_ops *ops = l->device->ops;
-    ATSI_TRY(ops->stream_create(l->device, &l->stream, err));
-    for (int i = 0; i < STAGING_COUNT; i++) {
-        void *dev;
-        ATSI_TRY(ops->host_alloc(l->device, STAGING_BYTES, &l->staging[i].host, &dev, err));
-        ATSI_TRY(ops->event_create(l->device, false, &l->staging[i].free, err));
-    }
-    return ATSI_OK;
-}
-
-static void close_staging(struct loader *l) {
-    if (l->stream) l->device->ops->stream_sync(l->stream, NULL);
-    for (int i = 0; i < STAGING_COUNT; i++) {
-        if (l->staging[i].free) l->device->ops->event_destroy(l->staging[i].free);
-        if (l->staging[i].host) l->device->ops->host_free(l->device, l->staging[i].host);
-    }
-    if (l->stream) l->device->ops->stream_destroy(l->stream);
-}
-
-// Reading the next piece into one buffer overlaps the copy out of the other.
-static enum atsi_status upload(struct loader *l, char *dst, const uint8_t *data, uint64_t bytes,
-                               struct atsi_error *err) {
-    const struct atsi_device_ops *ops = l->device->ops;
-    if (mapped_address(l, data)) { // pinned already: no staging
-        ATSI_TRY(advance(l, bytes, err));
-        return ops->copy_to_device(l->stream, dst, data, bytes, err);
-    }
-    for (uint64_t done = 0; done < bytes;) {
-        int s = l->i_staging++ % STAGING_COUNT;
-        uint64_t piece = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
-        ATSI_TRY(ops->event_sync(l->staging[s].free, err));
-        memcpy(l->staging[s].host, data + done, piece);
-        ATSI_TRY(ops->copy_to_device(l->stream, dst + done, l->staging[s].host, piece, err));
-        ATSI_TRY(ops->event_record(l->staging[s].free, l->stream, err));
-        done += piece;
-        ATSI_TRY(advance(l, piece, err));
-    }
-    return ATSI_OK;
-}
-
-static enum atsi_status load_device_tensor(struct loader *l, uint32_t i, const struct atsi_plan_blob *blob,
-                                           struct atsi_error *err) {
-    char *dst = (char *)l->w->device[i];
-    if (blob->encoding == ATSI_PLAN_RAW)
-        return upload(l, dst, atsi_plan_file_stored(l->model->file, blob), blob->tensor.size_bytes, err);
-    void *unpacked = malloc(blob->tensor.size_bytes);
-    if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
-    enum atsi_status status = atsi_plan_file_read_by(l->model->file, blob, 0, unpacked, err);
-    if (status == ATSI_OK) status = upload(l, dst, unpacked, blob->tensor.size_bytes, err);
-    free(unpacked);
-    return status;
-}
-
-static enum atsi_status place_resident(struct loader *l, struct atsi_error *err) {
-    const struct atsi_program *p = &l->model->plan.program;
-    for (uint32_t i = 0; i < p->n_tensors; i++)
-        if (l->used[i][ATSI_GPU]) l->w->resident_bytes += (p->tensors[i].size_bytes + 255) & ~(uint64_t)255;
-    if (!l->w->resident_bytes) return ATSI_OK;
-    ATSI_TRY(l->device->ops->alloc(l->device, l->w->resident_bytes, &l->w->resident, err));
-    char *at = l->w->resident;
-    for (uint32_t i = 0; i < p->n_tensors; i++) {
-        if (!l->used[i][ATSI_GPU]) continue;
-        l->w->device[i] = at;
-        at += (p->tensors[i].size_bytes + 255) & ~(uint64_t)255;
-    }
-    return open_staging(l, err);
-}
-
-// ---- all of it ----------------------------------------------------------------------------------------------------
-
-static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
-    const struct atsi_program *p = &l->model->plan.program;
-    find_users(l);
-    if (l->device) register_sections(l, l->sections, l->mapped, l->section_bytes);
-    if (l->device) ATSI_TRY(place_resident(l, err));
-    for (uint32_t i = 0; i < p->n_tensors; i++) {
-        const struct atsi_plan_blob *blob = atsi_plan_file_find(l->model->file, p->tensors[i].name);
-        if (l->used[i][ATSI_CPU]) ATSI_TRY(load_host_tensor(l, i, blob, err));
-        if (l->used[i][ATSI_GPU]) ATSI_TRY(load_device_tensor(l, i, blob, err));
-    }
-    l->w->pinned = l->device != NULL;
-    for (uint32_t i = 0; i < p->n_tensors; i++)
-        if (l->used[i][ATSI_CPU] && !l->w->mapped[i] && !atsi_tensor_is_small(&p->tensors[i])) l->w->pinned = false;
-    return l->device && l->stream ? l->device->ops->stream_sync(l->stream, err) : ATSI_OK;
-}
-
-enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model,
-                                   const enum atsi_backend *backends, struct atsi_device *device,
-                                   atsi_load_progress *progress, void *context, struct atsi_error *err) {
-    uint32_t n = model->plan.program.n_tensors ? model->plan.program.n_tensors : 1;
-    memset(w, 0, sizeof *w);
-    if (!atsi_plan_file_has_weights(model->file))
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s holds no weights: complete it with atsi-plan --attach MODEL.gguf",
-                         atsi_plan_file_path(model->file));
-    w->owner = device;
-    w->n_tensors = model->plan.program.n_tensors;
-    w->host = calloc(n, sizeof *w->host);
-    w->device = calloc(n, sizeof *w->device);
-    w->mapped = calloc(n, sizeof *w->mapped);
-    w->unpacked = calloc(n, sizeof *w->unpacked);
-    struct loader l = {
-        .w = w, .model = model, .backends = backends, .device = device, .progress = progress, .context = context};
-    l.used = calloc(n, sizeof *l.used);
-    enum atsi_status status = w->host && w->device && w->mapped && w->unpacked && l.used
-                                  ? load_all(&l, err)
-                                  : atsi_fail(err, ATSI_FAILED, "out of memory while loading");
-    if (device) close_staging(&l);
-    free(l.used);
-    return status;
-}
-
-static void free_host_tensor(struct atsi_weights *w, uint32_t i) {
-    if (!w->unpacked[i]) return;
-    if (w->mapped[i])
-        w->owner->ops->host_free(w->owner, w->unpacked[i]);
+static void free_unpacked(struct atsi_weights *w, uint32_t t) {
+    if (w->unpacked_is_pinned[t])
+        w->owner->ops->host_free(w->owner, w->unpacked[t]);
     else
-        free(w->unpacked[i]);
+        free(w->unpacked[t]);
 }
 
 void atsi_weights_free(struct atsi_weights *w) {
-    if (w->resident) w->owner->ops->free(w->owner, w->resident);
-    for (uint32_t i = 0; w->unpacked && i < w->n_tensors; i++) free_host_tensor(w, i);
-    for (int i = 0; i < 2; i++)
-        if (w->registered[i]) w->owner->ops->host_unregister(w->owner, w->registered[i]);
+    atsi_upload_close(&w->upload);
+    if (w->range) w->owner->ops->range_destroy(w->owner, w->range);
+    for (uint32_t t = 0; w->unpacked && w->unpacked_is_pinned && t < w->n_tensors; t++) free_unpacked(w, t);
+    atsi_pinned_free(&w->pinned_memory);
+    atsi_resident_free(&w->resident);
     free(w->unpacked);
+    free(w->unpacked_is_pinned);
     free(w->host);
     free(w->device);
     free(w->mapped);
+    free(w->homes);
+    free(w->host_reads);
+    free(w->can_travel);
     memset(w, 0, sizeof *w);
+}
+
+// ---- telling ------------------------------------------------------------------------------------------------------
+
+void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t cap) {
+    const struct atsi_resident *r = &w->resident;
+    uint64_t mib = 1 << 20, missing = w->owner ? r->end_bytes[r->n_units] - r->end_bytes[w->n_resident] : 0;
+    uint64_t vram = w->model->plan.limits.vram_bytes;
+    text[0] = 0;
+    if (missing == 0) return;
+    snprintf(text, cap,
+             "the card has %llu MiB less free than the plan needs: %u of its %u resident units stay on the CPU; "
+             "atsi-plan MODEL.gguf --vram %lluM plans for that",
+             (unsigned long long)((missing + mib - 1) / mib), r->n_units - w->n_resident, r->n_units,
+             (unsigned long long)((vram > missing ? vram - missing : 0) / mib));
+}
+
+const char *atsi_weights_host_memory(const struct atsi_weights *w) {
+    static const char *const names[] = {
+        [ATSI_HOST_PLAIN] = "not pinned", [ATSI_HOST_REGISTERED] = "registered", [ATSI_HOST_COPIED] = "copied"};
+    return w->owner ? names[w->host_memory] : "";
+}
+
+// ---- who is where -------------------------------------------------------------------------------------------------
+
+// Every big tensor of the unit can be read by the device where it is.
+static bool is_reachable(const struct atsi_weights *w, const struct atsi_unit *u) {
+    uint32_t cursor = 0, t;
+    while (atsi_unit_next_big_tensor(program_of(w), u, &cursor, &t))
+        if (!w->mapped[t] && !w->device[t]) return false;
+    return true;
+}
+
+static void find_host_readers(struct atsi_weights *w) {
+    const struct atsi_program *p = program_of(w);
+    for (uint32_t t = 0; t < p->n_tensors; t++) w->host_reads[t] = atsi_tensor_is_small(&p->tensors[t]);
+    for (uint32_t u = 0; u < p->n_units; u++) {
+        uint32_t cursor = 0, t;
+        while (w->homes[u] == ATSI_CPU && atsi_unit_next_big_tensor(p, &p->units[u], &cursor, &t))
+            w->host_reads[t] = true;
+    }
+}
+
+void weights_set_homes(struct atsi_weights *w, uint32_t n_resident) {
+    const struct atsi_resident *r = &w->resident;
+    w->n_resident = n_resident;
+    for (uint32_t k = 0; k < r->n_units; k++) w->homes[r->units[k]] = k < n_resident ? ATSI_GPU : ATSI_CPU;
+    for (uint32_t i = 0; i < r->n_tensors; i++) {
+        uint64_t offset = r->offsets[r->tensors[i]];
+        bool resident = offset < r->end_bytes[n_resident];
+        w->device[r->tensors[i]] = resident ? (const char *)w->range->dev + offset : NULL;
+    }
+    w->resident_bytes = w->owner ? r->end_bytes[n_resident] : 0;
+    find_host_readers(w);
+}
+
+void weights_update(struct atsi_weights *w) {
+    const struct atsi_program *p = program_of(w);
+    w->host_bytes = 0;
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (w->host_reads[t]) w->host_bytes += p->tensors[t].size_bytes;
+    w->pinned = w->owner != NULL;
+    for (uint32_t u = 0; u < p->n_units; u++) {
+        w->can_travel[u] = w->owner && is_reachable(w, &p->units[u]);
+        if (w->homes[u] == ATSI_CPU && !w->can_travel[u]) w->pinned = false;
+    }
+}
+
+// ---- leaving ------------------------------------------------------------------------------------------------------
+
+// The plan file holds most tensors as they are; one that it holds compressed is copied back once.
+static enum atsi_status keep_on_host(struct atsi_weights *w, uint32_t t, struct atsi_error *err) {
+    if (w->host[t]) return ATSI_OK;
+    uint64_t bytes = program_of(w)->tensors[t].size_bytes;
+    if (weights_use_mapping(w, t)) {
+        if (!w->mapped[t]) atsi_bulk_read(NULL, NULL, w->host[t], bytes);
+        return ATSI_OK;
+    }
+    ATSI_TRY(weights_alloc_host(w, t, err));
+    return w->owner->ops->copy_to_host(w->upload.stream, w->unpacked[t], w->device[t], bytes, err);
+}
+
+static enum atsi_status keep_unit_on_host(struct atsi_weights *w, uint32_t unit, struct atsi_error *err) {
+    uint32_t cursor = 0, t;
+    while (atsi_unit_next_big_tensor(program_of(w), &program_of(w)->units[unit], &cursor, &t))
+        ATSI_TRY(keep_on_host(w, t, err));
+    return ATSI_OK;
+}
+
+static void change_homes(struct atsi_weights *w, uint32_t n_resident) {
+    weights_set_homes(w, n_resident);
+    weights_update(w);
+}
+
+enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err) {
+    for (uint32_t k = n_keep; k < w->n_resident; k++) ATSI_TRY(keep_unit_on_host(w, w->resident.units[k], err));
+    ATSI_TRY(atsi_upload_finish(&w->upload, err));
+    if (n_keep < w->n_resident) change_homes(w, n_keep);
+    w->filled_bytes = w->resident.end_bytes[n_keep];
+    return w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err);
+}
+
+// ---- coming back --------------------------------------------------------------------------------------------------
+
+// Queues the copies that fill [begin, end) of the range from the tensors' host memory.
+static enum atsi_status fill(struct atsi_weights *w, uint64_t begin, uint64_t end, struct atsi_error *err) {
+    const struct atsi_resident *r = &w->resident;
+    for (uint32_t i = 0; i < r->n_tensors; i++) {
+        uint32_t t = r->tensors[i];
+        uint64_t first = r->offsets[t], last = first + program_of(w)->tensors[t].size_bytes;
+        uint64_t from = first > begin ? first : begin, to = last < end ? last : end;
+        if (from >= to) continue;
+        ATSI_TRY(atsi_upload_add(&w->upload, NULL, (char *)w->range->dev + from,
+                                 (const char *)w->host[t] + (from - first), to - from, err));
+    }
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, double until_us, bool *refused,
+                                     struct atsi_error *err) {
+    uint64_t end = w->resident.end_bytes[n_target], chunk = w->range->chunk_bytes;
+    *refused = false;
+    do {
+        uint64_t next = chunk ? (w->filled_bytes / chunk + 1) * chunk : end;
+        if (next > end) next = end;
+        if (w->owner->ops->range_back(w->owner, w->range, next, NULL) != ATSI_OK) {
+            *refused = true;
+            return ATSI_OK;
+        }
+        ATSI_TRY(fill(w, w->filled_bytes, next, err));
+        ATSI_TRY(atsi_upload_finish(&w->upload, err));
+        w->filled_bytes = next;
+    } while (w->filled_bytes < end && atsi_clock_us() < until_us);
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_weights_settle(struct atsi_weights *w, struct atsi_error *err) {
+    uint32_t n = atsi_resident_fit(&w->resident, w->filled_bytes);
+    if (n > w->n_resident) change_homes(w, n);
+    w->filled_bytes = w->resident.end_bytes[w->n_resident];
+    return w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err);
 }

@@ -1,34 +1,78 @@
-// weights.h: where a plan's tensors are in memory: the mapped file, unpacked copies, the GPU's resident region.
+// weights.h: where a plan's tensors are in memory: the mapped file, pinned or unpacked copies, the GPU's resident range. Residency
+// can change between rounds: units leave the GPU when the card is short of memory and come back later (runtime/budget.h).
 #ifndef ATSI_RUNTIME_WEIGHTS_H
 #define ATSI_RUNTIME_WEIGHTS_H
 
-#include "kernels/device.h"
 #include "runtime/model.h"
+#include "runtime/resident.h"
+#include "runtime/upload.h"
+
+// How the host's part of the weights can be reached by the device.
+enum atsi_host_memory {
+    ATSI_HOST_PLAIN = 0,      // not at all: no weight can travel during generation
+    ATSI_HOST_REGISTERED = 1, // the mapped file itself is pinned
+    ATSI_HOST_COPIED = 2      // copied to a pinned allocation
+};
 
 struct atsi_weights {
     const void **host;   // [n_tensors]; NULL for tensors that only the device reads
     const void **device; // [n_tensors]; NULL for tensors that are neither resident nor small
     const void *
         *mapped; // [n_tensors] device addresses of host tensors in pinned memory; NULL where they are not pinned
-    struct atsi_device *owner; // of the resident region, NULL without a device
-    void *resident;
+    enum atsi_backend *homes;  // [n_units] where units are now; the plan's placement as far as the card has room
+    bool *host_reads;          // [n_tensors] a unit on the CPU reads it, or it is small
+    bool *can_travel;          // [n_units] of those on the CPU: every big tensor has a mapped address
+    struct atsi_device *owner; // of the resident range, NULL without a device
+    const struct atsi_model *model;
+    struct atsi_resident resident; // what stands where in the range
+    struct atsi_range *range;
+    uint32_t n_resident;   // units of `resident` that are on the GPU now
+    uint64_t filled_bytes; // of the range that hold their tensors: more than the resident units' while others come back
     uint64_t resident_bytes, unpacked_bytes,
-        host_bytes;            // of the tensors on each side; unpacked: copies beside the mapping
-    void **unpacked;           // [n_tensors] heap or pinned memory
-    const void *registered[2]; // sections of the mapped plan file that are registered with the device
-    bool pinned;               // every big host tensor has a mapped address, so that weights can travel each round
+        host_bytes;           // of the tensors on each side; unpacked: copies beside the mapping
+    void **unpacked;          // [n_tensors] heap or pinned memory
+    bool *unpacked_is_pinned; // [n_tensors]
+    struct atsi_pinned pinned_memory;
+    struct atsi_upload upload;
+    enum atsi_host_memory host_memory;
+    bool pinned; // every big host tensor has a mapped address, so that weights can travel each round
     uint32_t n_tensors;
 };
 
 // Told of bytes brought into memory, from one thread. False ends the loading.
 typedef bool atsi_load_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-// Loads the tensors for `backends` [n_units]: those of CPU units are mapped and faulted in (or unpacked when they are stored
-// compressed), those of GPU units are copied to `device`. device NULL: everything on the CPU. Zeroes *w first; free with
-// atsi_weights_free whether it succeeds or not. ATSI_INTERRUPTED when `progress` (may be NULL) wants no more.
-enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_model *model,
-                                   const enum atsi_backend *backends, struct atsi_device *device,
-                                   atsi_load_progress *progress, void *context, struct atsi_error *err);
+struct atsi_weights_params {
+    const struct atsi_model *model; // outlives the weights
+    struct atsi_device *device;     // NULL: everything on the CPU
+    uint64_t beside_bytes;          // of device memory that the run takes beside the weights, once they are loaded
+    uint64_t reserve_bytes;         // of the card that are to stay free
+    bool strict;                    // a card with too little free memory for the plan is an error
+    atsi_load_progress *progress;   // may be NULL
+    void *context;
+};
+
+// Loads the tensors for the plan's placement: those of CPU units are mapped and faulted in (or unpacked when they are stored
+// compressed), those of GPU units are copied to the device. A card with too little free memory keeps the most valuable units that
+// fit (n_resident < resident.n_units), the others run on the CPU; ATSI_FAILED with the numbers when not even what has to be there fits.
+// Zeroes *w first; free with atsi_weights_free whether it succeeds or not. ATSI_INTERRUPTED when `progress` wants no more.
+enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_weights_params *params,
+                                   struct atsi_error *err);
 void atsi_weights_free(struct atsi_weights *w);
+
+// Units that the plan has on the GPU and that did not fit the card, as one line with the command that plans for it. Empty when all fit.
+void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t cap);
+// "registered", "copied" or "not pinned" for --stats, "" without a device.
+const char *atsi_weights_host_memory(const struct atsi_weights *w);
+
+// ---- between rounds: the arrays above change, and the executor needs a new assignment before its next round ----------------
+// Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the card's again.
+enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err);
+// Brings tensors of the units up to n_target back, chunk by chunk until the time is up (at least one). *refused: the card had no room for
+// the next chunk. Nothing else changes before atsi_weights_settle.
+enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, double until_us, bool *refused,
+                                     struct atsi_error *err);
+// Units whose tensors have come back are resident again; memory behind the last one is given back.
+enum atsi_status atsi_weights_settle(struct atsi_weights *w, struct atsi_error *err);
 
 #endif

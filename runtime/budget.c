@@ -1,0 +1,163 @@
+#include "runtime/budget.h"
+
+#include "formats/base/clock.h"
+#include "runtime/side.h"
+
+static const double poll_us = 1e4;
+static const double refill_us = 4e3;     // copying between two rounds, while tensors come back
+static const double hold_us_least = 1e6; // room must last that long before anything comes back
+static const double hold_us_most = 6e7;  // after having come back too early again and again
+static const uint64_t mib = 1 << 20;
+
+// ---- sizes --------------------------------------------------------------------------------------------------------
+
+uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {
+    const uint64_t graphs = 32 * mib; // and what the driver rounds up to, as the planner counts it (docs/placement.md)
+    const struct atsi_plan_limits *l = &plan->limits;
+    const struct atsi_program *p = &plan->program;
+    if (n_ctx == 0) n_ctx = l->n_ctx;
+    uint64_t bytes = l->compute_bytes + l->temp_bytes;
+    bytes += device->ops->scratch_bytes(p, l->chunk, l->n_outputs, n_ctx);
+    if (device->ops->capture_begin) bytes += graphs;
+    for (uint32_t u = 0; u < p->n_units; u++)
+        for (uint32_t i = p->units[u].first_op; i < p->units[u].first_op + p->units[u].n_ops; i++)
+            if (p->ops[i].state != ATSI_NONE && p->units[u].backend == ATSI_GPU)
+                bytes += atsi_side_state_bytes(&p->states[p->ops[i].state], n_ctx, l->chunk, l->kv_type);
+    return bytes;
+}
+
+// ---- what to do ---------------------------------------------------------------------------------------------------
+
+static const struct atsi_resident *resident_of(const struct atsi_budget *b) { return &b->weights->resident; }
+
+// The most units whose memory fits `bytes`, counted in whole chunks.
+static uint32_t fit_chunks(const struct atsi_budget *b, uint64_t bytes) {
+    const struct atsi_range *range = b->weights->range;
+    if (bytes < range->size_bytes) bytes = bytes / range->chunk_bytes * range->chunk_bytes;
+    return atsi_resident_fit(resident_of(b), bytes);
+}
+
+static void decide(struct atsi_budget *b, enum atsi_budget_change change, uint32_t n_resident, uint64_t free_bytes) {
+    const struct atsi_resident *r = resident_of(b);
+    uint32_t n = b->weights->n_resident, low = n < n_resident ? n : n_resident, high = n < n_resident ? n_resident : n;
+    b->next = (struct atsi_budget_move){.change = change,
+                                        .n_units = high - low,
+                                        .bytes = r->end_bytes[high] - r->end_bytes[low],
+                                        .free_bytes = free_bytes,
+                                        .n_resident = n_resident,
+                                        .n_removable = r->n_units};
+}
+
+// Tensors that came back in vain are no loss: they are dropped first, and without a new assignment.
+static enum atsi_status shrink(struct atsi_budget *b, uint64_t free_bytes, struct atsi_error *err) {
+    struct atsi_weights *w = b->weights;
+    uint64_t missing = b->reserve_bytes - free_bytes, backed = w->range->backed_bytes;
+    uint32_t n = fit_chunks(b, missing < backed ? backed - missing : 0);
+    if (n < w->n_resident)
+        decide(b, ATSI_BUDGET_SHRINKS, n, free_bytes);
+    else if (w->filled_bytes > resident_of(b)->end_bytes[w->n_resident])
+        return atsi_weights_release(w, w->n_resident, err);
+    return ATSI_OK;
+}
+
+static enum atsi_status end_refill(struct atsi_budget *b, uint64_t free_bytes, struct atsi_error *err) {
+    struct atsi_weights *w = b->weights;
+    uint32_t n = atsi_resident_fit(resident_of(b), w->filled_bytes);
+    if (n > w->n_resident)
+        decide(b, ATSI_BUDGET_GROWS, n, free_bytes);
+    else if (w->filled_bytes > resident_of(b)->end_bytes[w->n_resident])
+        return atsi_weights_release(w, w->n_resident, err);
+    return ATSI_OK;
+}
+
+// A new assignment costs a round or two, so little steps do not pay, except the last one.
+static bool is_worth_it(const struct atsi_budget *b, uint32_t n_target) {
+    const struct atsi_resident *r = resident_of(b);
+    uint64_t now = r->end_bytes[b->weights->n_resident], all = r->end_bytes[r->n_units];
+    return n_target == r->n_units || (r->end_bytes[n_target] - now) >= (all - now) / 8;
+}
+
+static enum atsi_status grow(struct atsi_budget *b, uint64_t spare_bytes, uint64_t free_bytes, double now_us,
+                             struct atsi_error *err) {
+    struct atsi_weights *w = b->weights;
+    uint32_t target = fit_chunks(b, w->range->backed_bytes + spare_bytes);
+    bool refused = false;
+    if (target > w->n_resident && w->filled_bytes < resident_of(b)->end_bytes[target]) {
+        if (w->filled_bytes == resident_of(b)->end_bytes[w->n_resident] && !is_worth_it(b, target)) return ATSI_OK;
+        ATSI_TRY(atsi_weights_refill(w, target, atsi_clock_us() + refill_us, &refused, err));
+        if (!refused && w->filled_bytes < resident_of(b)->end_bytes[target]) return ATSI_OK; // goes on next time
+    }
+    if (refused) b->tight_us = now_us;
+    return end_refill(b, free_bytes, err);
+}
+
+// ---- looking ------------------------------------------------------------------------------------------------------
+
+static enum atsi_status look(struct atsi_budget *b, double now_us, struct atsi_error *err) {
+    struct atsi_weights *w = b->weights;
+    uint64_t free_bytes, margin = b->reserve_bytes / 4;
+    double started_us = atsi_clock_us();
+    ATSI_TRY(w->owner->ops->free_bytes(w->owner, &free_bytes, err));
+    b->polling_us += atsi_clock_us() - started_us;
+    b->n_polls++;
+    if (free_bytes < b->reserve_bytes + margin) b->tight_us = now_us;
+    if (free_bytes < b->reserve_bytes) return shrink(b, free_bytes, err);
+    if (now_us - b->tight_us >= b->hold_us && w->n_resident < resident_of(b)->n_units)
+        return grow(b, free_bytes - b->reserve_bytes - margin, free_bytes, now_us, err);
+    return b->tight_us == now_us ? end_refill(b, free_bytes, err) : ATSI_OK;
+}
+
+enum atsi_status atsi_budget_poll(struct atsi_budget *b, double now_us, enum atsi_budget_change *change,
+                                  struct atsi_error *err) {
+    *change = ATSI_BUDGET_STAYS;
+    if (b->reserve_bytes == 0 || !b->weights->range || b->weights->range->chunk_bytes == 0) return ATSI_OK;
+    if (b->n_polls > 0 && now_us - b->polled_us < poll_us) return ATSI_OK;
+    if (b->n_polls == 0) {
+        b->tight_us = now_us;
+        b->hold_us = hold_us_least;
+    }
+    b->polled_us = now_us;
+    b->next = (struct atsi_budget_move){0};
+    ATSI_TRY(look(b, now_us, err));
+    *change = b->next.change;
+    return ATSI_OK;
+}
+
+// ---- moving -------------------------------------------------------------------------------------------------------
+
+// Who has just come back and has to leave again came back too early.
+static void learn(struct atsi_budget *b) {
+    if (b->next.change == ATSI_BUDGET_GROWS) {
+        b->n_grown++;
+        b->grown_us = b->polled_us;
+        return;
+    }
+    b->n_shrunk++;
+    bool too_early = b->n_grown > 0 && b->polled_us - b->grown_us < 10 * b->hold_us;
+    b->hold_us = too_early ? 2 * b->hold_us : hold_us_least;
+    if (b->hold_us > hold_us_most) b->hold_us = hold_us_most;
+}
+
+enum atsi_status atsi_budget_apply(struct atsi_budget *b, struct atsi_error *err) {
+    char name[96];
+    double started_us = atsi_clock_us();
+    bool shrinks = b->next.change == ATSI_BUDGET_SHRINKS;
+    if (b->next.change == ATSI_BUDGET_STAYS) return ATSI_OK;
+    ATSI_TRY(shrinks ? atsi_weights_release(b->weights, b->next.n_resident, err)
+                     : atsi_weights_settle(b->weights, err));
+    b->next.took_us = atsi_clock_us() - started_us;
+    learn(b);
+    snprintf(name, sizeof name, "%s %u units, %llu MiB", shrinks ? "gave back" : "took again", b->next.n_units,
+             (unsigned long long)(b->next.bytes / mib));
+    atsi_trace_span(b->trace, ATSI_LANE_ROUND, name, started_us, b->next.took_us);
+    if (b->tell) b->tell(b->context, &b->next);
+    return ATSI_OK;
+}
+
+void atsi_budget_report(FILE *f, const struct atsi_budget *b) {
+    if (b->n_polls == 0) return;
+    fprintf(f,
+            "budget   %u of %u units that can leave are on the GPU; given back %u times, taken again %u times; a look "
+            "at the card took %.0f us\n",
+            b->weights->n_resident, resident_of(b)->n_units, b->n_shrunk, b->n_grown, b->polling_us / b->n_polls);
+}

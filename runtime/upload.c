@@ -1,0 +1,114 @@
+#include "runtime/upload.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 // Linux 5.14
+#endif
+
+// ---- reading ------------------------------------------------------------------------------------------------------
+
+enum {
+    READ_PIECE_BYTES = 2 << 20
+};
+
+struct bulk {
+    uint8_t *dst;
+    const uint8_t *src;
+    uint64_t bytes;
+};
+
+// Maps every page now: one call where the kernel has it, else a touch a page.
+static void fault_in(const uint8_t *data, uint64_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data & ~(page - 1);
+    uintptr_t end = (uintptr_t)data + bytes;
+    if (madvise((void *)first, end - first, MADV_POPULATE_READ) == 0) return;
+    for (uintptr_t p = (uintptr_t)data; p < end; p += page) (void)*(const volatile uint8_t *)p;
+}
+
+static void read_piece(const struct bulk *b, uint64_t i) {
+    uint64_t begin = i * READ_PIECE_BYTES, left = b->bytes - begin;
+    uint64_t bytes = left < READ_PIECE_BYTES ? left : READ_PIECE_BYTES;
+    fault_in(b->src + begin, bytes);
+    if (b->dst) memcpy(b->dst + begin, b->src + begin, bytes);
+}
+
+static void read_pieces(void *context, int i_thread, int n_threads) {
+    const struct bulk *b = context;
+    uint64_t n = (b->bytes + READ_PIECE_BYTES - 1) / READ_PIECE_BYTES;
+    for (uint64_t i = (uint64_t)i_thread; i < n; i += (uint64_t)n_threads) read_piece(b, i);
+}
+
+void atsi_bulk_read(struct atsi_pool *pool, void *dst, const void *src, uint64_t bytes) {
+    struct bulk b = {dst, src, bytes};
+    if (pool && bytes > READ_PIECE_BYTES)
+        atsi_pool_run(pool, read_pieces, &b);
+    else
+        read_pieces(&b, 0, 1);
+}
+
+// ---- copying ------------------------------------------------------------------------------------------------------
+
+enum atsi_status atsi_upload_open(struct atsi_upload *u, struct atsi_device *device, const struct atsi_pinned *pinned,
+                                  struct atsi_error *err) {
+    *u = (struct atsi_upload){.device = device, .pinned = pinned};
+    return device->ops->stream_create(device, &u->stream, err);
+}
+
+void atsi_upload_close(struct atsi_upload *u) {
+    if (!u->device) return;
+    if (u->stream) u->device->ops->stream_sync(u->stream, NULL);
+    for (int i = 0; i < ATSI_STAGING_COUNT; i++) {
+        if (u->staging[i].free) u->device->ops->event_destroy(u->staging[i].free);
+        if (u->staging[i].host) u->device->ops->host_free(u->device, u->staging[i].host);
+    }
+    if (u->stream) u->device->ops->stream_destroy(u->stream);
+    *u = (struct atsi_upload){0};
+}
+
+// False when there is no pinned memory to be had.
+static bool open_staging(struct atsi_upload *u, uint32_t i) {
+    const struct atsi_device_ops *ops = u->device->ops;
+    void *dev;
+    if (!u->staging[i].free && ops->event_create(u->device, false, &u->staging[i].free, NULL) != ATSI_OK) return false;
+    return u->staging[i].host ||
+           ops->host_alloc(u->device, ATSI_STAGING_BYTES, &u->staging[i].host, &dev, NULL) == ATSI_OK;
+}
+
+static enum atsi_status add_staged(struct atsi_upload *u, struct atsi_pool *pool, char *dev, const uint8_t *host,
+                                   uint64_t bytes, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = u->device->ops;
+    for (uint64_t done = 0; done < bytes;) {
+        uint32_t i = u->i_staging++ % ATSI_STAGING_COUNT;
+        uint64_t piece = bytes - done < ATSI_STAGING_BYTES ? bytes - done : ATSI_STAGING_BYTES;
+        if (!open_staging(u, i)) return ops->copy_to_device(u->stream, dev + done, host + done, bytes - done, err);
+        ATSI_TRY(ops->event_sync(u->staging[i].free, err));
+        atsi_bulk_read(pool, u->staging[i].host, host + done, piece);
+        ATSI_TRY(ops->copy_to_device(u->stream, dev + done, u->staging[i].host, piece, err));
+        ATSI_TRY(ops->event_record(u->staging[i].free, u->stream, err));
+        done += piece;
+    }
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_upload_add(struct atsi_upload *u, struct atsi_pool *pool, void *dev, const void *host,
+                                 uint64_t bytes, struct atsi_error *err) {
+    for (uint64_t done = 0; done < bytes;) {
+        const uint8_t *src = (const uint8_t *)host + done;
+        char *dst = (char *)dev + done;
+        bool pinned;
+        uint64_t run = atsi_pinned_run(u->pinned, src, bytes - done, &pinned);
+        if (pinned)
+            ATSI_TRY(u->device->ops->copy_to_device(u->stream, dst, src, run, err));
+        else
+            ATSI_TRY(add_staged(u, pool, dst, src, run, err));
+        done += run;
+    }
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_upload_finish(struct atsi_upload *u, struct atsi_error *err) {
+    return u->device->ops->stream_sync(u->stream, err);
+}

@@ -1,0 +1,259 @@
+// weights_load.c: bringing a plan's tensors to where they belong, before the first round.
+//
+// The order is made for overlap: copies of pinned memory run by themselves, so those to the GPU are queued first, and the host's
+// part is read in while they are under way.
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/weights_internal.h"
+
+struct loader {
+    struct atsi_weights *w;
+    const struct atsi_weights_params *params;
+    const struct atsi_program *p;
+    const struct atsi_plan_file *file;
+    struct atsi_pool *pool; // reads and unpacks
+    uint64_t done_bytes, total_bytes, block_bytes;
+    const uint8_t *section; // the file's resident section, registered piece by piece
+    uint64_t section_bytes, registered_bytes;
+    bool refused;
+};
+
+static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_error *err) {
+    l->done_bytes += bytes;
+    bool goes_on = !l->params->progress || l->params->progress(l->params->context, l->done_bytes, l->total_bytes);
+    return goes_on ? ATSI_OK : atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+}
+
+static const struct atsi_plan_blob *blob_of(const struct loader *l, uint32_t t) {
+    return atsi_plan_file_find(l->file, l->p->tensors[t].name);
+}
+
+// ---- room on the card ---------------------------------------------------------------------------------------------
+
+static enum atsi_status no_room(const struct loader *l, uint64_t bytes, struct atsi_error *err) {
+    uint64_t mib = 1 << 20, free_bytes = 0;
+    if (l->w->owner->ops->free_bytes(l->w->owner, &free_bytes, err) != ATSI_OK) return err->status;
+    return atsi_fail(err, ATSI_FAILED,
+                     "the card has %llu MiB free, and %llu MiB have to be there for buffers, caches and small tensors: "
+                     "end what else uses it, plan with a smaller --vram, or use --device cpu",
+                     (unsigned long long)(free_bytes / mib), (unsigned long long)((bytes + mib - 1) / mib));
+}
+
+// Backs the range for as many units as there is room for beside the reserve; whatever happens what always stays.
+static enum atsi_status back_range(struct loader *l, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    const struct atsi_device_ops *ops = w->owner->ops;
+    uint64_t free_bytes, reserve = l->params->reserve_bytes;
+    ATSI_TRY(ops->free_bytes(w->owner, &free_bytes, err));
+    uint32_t n = atsi_resident_fit(&w->resident, free_bytes > reserve ? free_bytes - reserve : 0);
+    for (;;) {
+        enum atsi_status status = ops->range_back(w->owner, w->range, w->resident.end_bytes[n], err);
+        if (status == ATSI_OK) break;
+        if (n == 0) return no_room(l, l->params->beside_bytes + w->resident.end_bytes[0], err);
+        // Somebody else was faster. A range without chunks is all or nothing, so the next try is for less.
+        uint64_t less = w->range->chunk_bytes ? w->range->backed_bytes : w->resident.end_bytes[n] / 8 * 7;
+        uint32_t fits = atsi_resident_fit(&w->resident, less);
+        n = fits < n ? fits : n - 1;
+    }
+    weights_set_homes(w, n);
+    w->filled_bytes = w->resident.end_bytes[n];
+    if (n == w->resident.n_units || !l->params->strict) return ATSI_OK;
+    char text[2 * ATSI_TEXT_CAP];
+    atsi_weights_describe_cut(w, text, sizeof text);
+    return atsi_fail(err, ATSI_FAILED, "--strict: %s", text);
+}
+
+// What the run takes later is held while the range is backed, so that neither takes the other's room.
+static enum atsi_status take_room(struct loader *l, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    const struct atsi_device_ops *ops = w->owner->ops;
+    void *held = NULL;
+    ATSI_TRY(atsi_resident_arrange(&w->resident, &l->params->model->plan, w->homes, err));
+    ATSI_TRY(ops->range_create(w->owner, w->resident.end_bytes[w->resident.n_units], &w->range, err));
+    if (l->params->beside_bytes && ops->alloc(w->owner, l->params->beside_bytes, &held, err) != ATSI_OK)
+        return no_room(l, l->params->beside_bytes + w->resident.end_bytes[0], err);
+    enum atsi_status status = back_range(l, err);
+    ops->free(w->owner, held);
+    return status;
+}
+
+// ---- pinned memory ------------------------------------------------------------------------------------------------
+
+// The resident section is registered in pieces, so that copies out of one run while the next is being registered. A tensor across two
+// of them is copied in two parts and cannot travel later, so they are few.
+static void register_resident(struct loader *l, uint64_t up_to) {
+    enum {
+        N_PIECES = 4
+    };
+    const uint64_t page = 2 << 20, least = 256 << 20;
+    uint64_t piece = (l->section_bytes / N_PIECES + page - 1) / page * page;
+    if (piece < least) piece = least;
+    while (l->registered_bytes < up_to && !l->refused) {
+        uint64_t left = l->section_bytes - l->registered_bytes, bytes = left < piece ? left : piece;
+        l->refused = !atsi_pinned_register(&l->w->pinned_memory, l->section + l->registered_bytes, bytes);
+        if (!l->refused) l->registered_bytes += bytes;
+    }
+}
+
+static void register_rest(struct loader *l) {
+    uint64_t bytes;
+    const uint8_t *data = atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &bytes);
+    register_resident(l, l->section_bytes);
+    atsi_pinned_register(&l->w->pinned_memory, data, bytes);
+}
+
+// A tensor that the host reads, is stored as it is, and lies in no pinned memory.
+static bool wants_copy(const struct loader *l, uint32_t t) {
+    const struct atsi_plan_blob *blob = blob_of(l, t);
+    return l->w->host_reads[t] && blob->encoding == ATSI_PLAN_RAW && !atsi_tensor_is_small(&l->p->tensors[t]) &&
+           !atsi_pinned_address(&l->w->pinned_memory, atsi_plan_file_stored(l->file, blob), blob->tensor.size_bytes);
+}
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
+
+static void pin_what_is_not(struct loader *l) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < l->p->n_tensors; t++)
+        if (wants_copy(l, t)) bytes += aligned(l->p->tensors[t].size_bytes);
+    l->w->host_memory = ATSI_HOST_REGISTERED;
+    if (bytes == 0) return;
+    l->w->host_memory = atsi_pinned_allocate(&l->w->pinned_memory, bytes) ? ATSI_HOST_COPIED : ATSI_HOST_PLAIN;
+}
+
+// ---- host side ----------------------------------------------------------------------------------------------------
+
+enum {
+    READ_STEP_BYTES = 64 << 20
+};
+
+// In steps, so that the progress is seen.
+static enum atsi_status read_in(struct loader *l, void *dst, const uint8_t *data, uint64_t bytes,
+                                struct atsi_error *err) {
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t step = bytes - done < READ_STEP_BYTES ? bytes - done : READ_STEP_BYTES;
+        atsi_bulk_read(l->pool, dst ? (char *)dst + done : NULL, data + done, step);
+        done += step;
+        ATSI_TRY(advance(l, step, err));
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status copy_to_block(struct loader *l, uint32_t t, const struct atsi_plan_blob *blob,
+                                      struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    uint64_t bytes = blob->tensor.size_bytes;
+    uint8_t *at = w->pinned_memory.block + l->block_bytes;
+    l->block_bytes += aligned(bytes);
+    w->host[t] = at;
+    w->mapped[t] = atsi_pinned_address(&w->pinned_memory, at, bytes);
+    w->unpacked_bytes += bytes;
+    return read_in(l, at, atsi_plan_file_stored(l->file, blob), bytes, err);
+}
+
+static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    const struct atsi_plan_blob *blob = blob_of(l, t);
+    uint64_t bytes = blob->tensor.size_bytes;
+    if (w->pinned_memory.block && wants_copy(l, t)) return copy_to_block(l, t, blob, err);
+    if (weights_use_mapping(w, t)) return read_in(l, NULL, w->host[t], bytes, err);
+    ATSI_TRY(weights_alloc_host(w, t, err));
+    ATSI_TRY(atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), w->unpacked[t], err));
+    return advance(l, bytes, err);
+}
+
+// ---- device side --------------------------------------------------------------------------------------------------
+
+static enum atsi_status load_device_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    const struct atsi_plan_blob *blob = blob_of(l, t);
+    uint64_t bytes = blob->tensor.size_bytes;
+    void *dst = (void *)(uintptr_t)w->device[t];
+    ATSI_TRY(advance(l, bytes, err));
+    if (blob->encoding == ATSI_PLAN_RAW) {
+        const uint8_t *data = atsi_plan_file_stored(l->file, blob);
+        if (blob->section == ATSI_PLAN_RESIDENT) register_resident(l, (uint64_t)(data - l->section) + bytes);
+        return atsi_upload_add(&w->upload, l->pool, dst, data, bytes, err);
+    }
+    void *unpacked = malloc(bytes);
+    if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
+    enum atsi_status status =
+        atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), unpacked, err);
+    if (status == ATSI_OK) status = atsi_upload_add(&w->upload, l->pool, dst, unpacked, bytes, err);
+    free(unpacked);
+    return status;
+}
+
+// In the order of the file.
+static enum atsi_status load_resident(struct loader *l, struct atsi_error *err) {
+    l->section = atsi_plan_file_section(l->file, ATSI_PLAN_RESIDENT, &l->section_bytes);
+    for (uint32_t t = 0; t < l->p->n_tensors; t++)
+        if (l->w->device[t]) ATSI_TRY(load_device_tensor(l, t, err));
+    return ATSI_OK;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------------------------
+
+static void count_bytes(struct loader *l) {
+    for (uint32_t t = 0; t < l->p->n_tensors; t++) {
+        if (l->w->host_reads[t]) l->total_bytes += l->p->tensors[t].size_bytes;
+        if (l->w->device[t]) l->total_bytes += l->p->tensors[t].size_bytes;
+    }
+}
+
+static enum atsi_status open_device_side(struct loader *l, struct atsi_error *err) {
+    ATSI_TRY(take_room(l, err));
+    return atsi_upload_open(&l->w->upload, l->w->owner, &l->w->pinned_memory, err);
+}
+
+static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    if (w->owner)
+        ATSI_TRY(open_device_side(l, err));
+    else
+        weights_set_homes(w, 0);
+    count_bytes(l);
+    if (w->owner) {
+        ATSI_TRY(load_resident(l, err));
+        register_rest(l);
+        pin_what_is_not(l);
+    }
+    for (uint32_t t = 0; t < l->p->n_tensors; t++)
+        if (w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
+    weights_update(w);
+    return w->owner ? atsi_upload_finish(&w->upload, err) : ATSI_OK;
+}
+
+static bool create_tables(struct atsi_weights *w, uint32_t n_tensors, uint32_t n_units) {
+    w->host = calloc(n_tensors + 1, sizeof *w->host);
+    w->device = calloc(n_tensors + 1, sizeof *w->device);
+    w->mapped = calloc(n_tensors + 1, sizeof *w->mapped);
+    w->unpacked = calloc(n_tensors + 1, sizeof *w->unpacked);
+    w->unpacked_is_pinned = calloc(n_tensors + 1, sizeof *w->unpacked_is_pinned);
+    w->host_reads = calloc(n_tensors + 1, sizeof *w->host_reads);
+    w->homes = calloc(n_units + 1, sizeof *w->homes);
+    w->can_travel = calloc(n_units + 1, sizeof *w->can_travel);
+    return w->host && w->device && w->mapped && w->unpacked && w->unpacked_is_pinned && w->host_reads && w->homes &&
+           w->can_travel;
+}
+
+enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_weights_params *params,
+                                   struct atsi_error *err) {
+    enum {
+        MOST_THREADS = 16
+    }; // more do not read faster
+    const struct atsi_program *p = &params->model->plan.program;
+    struct loader l = {.w = w, .params = params, .p = p, .file = params->model->file};
+    *w = (struct atsi_weights){.owner = params->device, .model = params->model, .n_tensors = p->n_tensors};
+    if (!atsi_plan_file_has_weights(l.file))
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s holds no weights: complete it with atsi-plan --attach MODEL.gguf",
+                         atsi_plan_file_path(l.file));
+    if (!create_tables(w, p->n_tensors, p->n_units)) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
+    w->pinned_memory.device = w->owner;
+    for (uint32_t u = 0; u < p->n_units; u++) w->homes[u] = w->owner ? p->units[u].backend : ATSI_CPU;
+    int n_threads = atsi_pool_default_threads();
+    ATSI_TRY(atsi_pool_create_unbound(n_threads < MOST_THREADS ? n_threads : MOST_THREADS, &l.pool, err));
+    enum atsi_status status = load_all(&l, err);
+    atsi_pool_free(l.pool);
+    return status;
+}
