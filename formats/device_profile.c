@@ -77,6 +77,18 @@ static enum atsi_status read_direction(const cJSON *link, const char *field, str
     return ATSI_OK;
 }
 
+// Profiles of earlier versions have none.
+static enum atsi_status read_contention(const cJSON *link, struct atsi_contention *out, struct atsi_error *err) {
+    const cJSON *item;
+    *out = ATSI_CONTENTION_DEFAULT;
+    if (!cJSON_GetObjectItemCaseSensitive(link, "contention")) return ATSI_OK;
+    ATSI_TRY(atsi_json_get_object(link, "contention", &item, err));
+    if (atsi_json_get_double(item, "cpu_beside_link", 1, 100, &out->cpu_beside_link, err) ||
+        atsi_json_get_double(item, "link_in_place", 1, 100, &out->link_in_place, err))
+        return atsi_fail_prefix(err, "contention");
+    return ATSI_OK;
+}
+
 static enum atsi_status read_gpu(const cJSON *root, struct atsi_device_profile *p, struct atsi_error *err) {
     const cJSON *gpu, *link;
     ATSI_TRY(atsi_json_get(root, "gpu", &gpu, err));
@@ -89,7 +101,8 @@ static enum atsi_status read_gpu(const cJSON *root, struct atsi_device_profile *
         return atsi_fail_prefix(err, "gpu");
     ATSI_TRY(atsi_json_get_object(root, "link", &link, err));
     if (read_direction(link, "to_device", &p->to_device, err) || read_direction(link, "to_host", &p->to_host, err) ||
-        atsi_json_get_double(link, "switch_us", 0, most_us, &p->switch_us, err))
+        atsi_json_get_double(link, "switch_us", 0, most_us, &p->switch_us, err) ||
+        read_contention(link, &p->contention, err))
         return atsi_fail_prefix(err, "link");
     return ATSI_OK;
 }
@@ -243,6 +256,12 @@ static bool put_direction(cJSON *link, const char *field, const struct atsi_prof
     return item && put_number(item, "fixed_us", l->fixed_us) && put_number(item, "bytes_per_us", l->bytes_per_us);
 }
 
+static bool put_contention(cJSON *link, const struct atsi_contention *c) {
+    cJSON *item = cJSON_AddObjectToObject(link, "contention");
+    return item && put_number(item, "cpu_beside_link", c->cpu_beside_link) &&
+           put_number(item, "link_in_place", c->link_in_place);
+}
+
 static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
     if (!p->has_gpu) return cJSON_AddNullToObject(root, "gpu") != NULL;
     cJSON *gpu = cJSON_AddObjectToObject(root, "gpu"), *link = cJSON_AddObjectToObject(root, "link");
@@ -250,7 +269,8 @@ static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
            put_number(gpu, "memory_bytes", (double)p->gpu_bytes) &&
            put_number(gpu, "context_bytes", (double)p->context_bytes) &&
            put_number(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
-           put_direction(link, "to_host", &p->to_host) && put_number(link, "switch_us", p->switch_us);
+           put_direction(link, "to_host", &p->to_host) && put_number(link, "switch_us", p->switch_us) &&
+           put_contention(link, &p->contention);
 }
 
 static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {

@@ -59,6 +59,7 @@ struct atsi_device_profile {
     uint32_t n_copy_engines;
     struct atsi_profile_link to_device, to_host; // large copies of pinned memory
     double switch_us;                            // hand-over between the sides beside the copied bytes
+    struct atsi_contention contention;           // of the host's memory; the default where a profile has none
     struct atsi_profile_cost *costs;
     uint32_t n_costs;
 };

@@ -36,6 +36,14 @@ struct atsi_unit_times {
     float cpu_us, gpu_us, switch_us, transfer_us;
 };
 
+// How much slower the two readers of the host's memory are at the same time than each alone, as factors of their times.
+struct atsi_contention {
+    double cpu_beside_link; // of CPU units, while the link moves weights
+    double link_in_place;   // of weights that kernels read in place, beside a working CPU, against copies
+};
+// What was measured on the machine of docs/performance.md: the CPU keeps 78 of 92 GB/s, the link 51 of 55.
+#define ATSI_CONTENTION_DEFAULT ((struct atsi_contention){92.0 / 78.0, 55.0 / 51.0})
+
 struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
     char milp_status[16];
     double objective_us, milp_objective_us, bound_us, gap, dp_seconds, milp_seconds;
@@ -48,6 +56,7 @@ struct atsi_plan {
     struct atsi_program program;
     struct atsi_unit_times *decode_times;  // [n_units], NULL without a profile
     struct atsi_unit_times *prefill_times; // [n_units] for a whole chunk, NULL without a profile
+    struct atsi_contention contention;     // of the profile; the default where a plan has none
     struct atsi_plan_certificate certificate;
     char device[ATSI_TEXT_CAP];      // name of the profile it was planned for, "" for CPU only
     double predicted_decode_us;      // a token; 0 unknown

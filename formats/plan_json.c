@@ -99,8 +99,15 @@ static bool write_text(cJSON *root, const char *name, const char *text) {
     return !text || cJSON_AddStringToObject(root, name, text);
 }
 
+// Plans for the CPU alone have none.
+static bool write_contention(cJSON *root, const struct atsi_contention *c) {
+    bool known = c->cpu_beside_link > 0;
+    return !known || write_record(root, "contention", contention_fields, COUNT_OF(contention_fields), c);
+}
+
 static bool write_execution(cJSON *root, const struct atsi_plan *plan) {
     return write_record(root, "limits", limits_fields, COUNT_OF(limits_fields), &plan->limits) &&
+           write_contention(root, &plan->contention) &&
            write_record(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate) &&
            write_program(root, &plan->program) &&
            write_times(root, "decode_times", plan->decode_times, plan->program.n_units) &&
@@ -293,10 +300,23 @@ static enum atsi_status check_limits(const struct atsi_plan *plan, struct atsi_e
     return ATSI_OK;
 }
 
+// Neither plans for the CPU alone nor those of earlier versions have any.
+static enum atsi_status read_contention(const cJSON *root, struct atsi_contention *out, struct atsi_error *err) {
+    *out = ATSI_CONTENTION_DEFAULT;
+    if (!cJSON_GetObjectItemCaseSensitive(root, "contention")) return ATSI_OK;
+    ATSI_TRY(read_object(root, "contention", contention_fields, COUNT_OF(contention_fields), out, err));
+    if (out->cpu_beside_link >= 1 && out->cpu_beside_link <= 100 && out->link_in_place >= 1 &&
+        out->link_in_place <= 100)
+        return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "manifest: contention: factors %g and %g, must be from 1 to 100",
+                     out->cpu_beside_link, out->link_in_place);
+}
+
 static enum atsi_status read_execution(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err) {
     ATSI_TRY(read_object(root, "limits", limits_fields, COUNT_OF(limits_fields), &plan->limits, err));
     ATSI_TRY(
         read_object(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate, err));
+    ATSI_TRY(read_contention(root, &plan->contention, err));
     ATSI_TRY(read_program(root, &plan->program, err));
     ATSI_TRY(check_limits(plan, err));
     ATSI_TRY(read_times(root, "decode_times", plan->program.n_units, &plan->decode_times, err));

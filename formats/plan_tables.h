@@ -35,6 +35,10 @@ static const struct atsi_field certificate_fields[] = {
     ATSI_FIELD(DOUBLE, atsi_plan_certificate, dp_seconds),
     ATSI_FIELD(DOUBLE, atsi_plan_certificate, milp_seconds),
 };
+static const struct atsi_field contention_fields[] = {
+    ATSI_FIELD(DOUBLE, atsi_contention, cpu_beside_link),
+    ATSI_FIELD(DOUBLE, atsi_contention, link_in_place),
+};
 static const struct atsi_field plan_fields[] = {
     ATSI_FIELD(BOOL, atsi_plan, vocab_only),
     ATSI_FIELD_TEXT_OF(atsi_plan, device),

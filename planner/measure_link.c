@@ -94,6 +94,7 @@ static enum atsi_status measure_all(struct link *l, struct atsi_device_profile *
     ATSI_TRY(time_direction(l, TO_HOST, &profile->to_host, err));
     ATSI_TRY(time_it(l, HAND_OVER, 0, &round_trip_us, err));
     profile->switch_us = round_trip_us / 2; // a switch goes one way
+    profile->contention = ATSI_CONTENTION_DEFAULT;
     return ATSI_OK;
 }
 

@@ -356,6 +356,7 @@ static enum atsi_status price_units(struct atsi_plan *plan, const struct atsi_de
     atsi_cost_units(plan, profile, ATSI_PREFILL, plan->prefill_times, &more);
     out->n_estimated += more;
     snprintf(plan->device, sizeof plan->device, "%s", profile->name);
+    plan->contention = profile->contention;
     return ATSI_OK;
 }
 

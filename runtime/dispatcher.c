@@ -157,7 +157,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens == 1};
+    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }

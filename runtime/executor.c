@@ -117,6 +117,7 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->n_ctx = params->n_ctx;
     x->device = params->device;
     x->trace = params->trace;
+    for (int phase = 0; phase < 2; phase++) atsi_recorder_start(&x->recorders[phase]);
     enum atsi_status status = create(x, params, err);
     if (status == ATSI_OK)
         *out = x;
@@ -220,4 +221,7 @@ uint32_t atsi_executor_n_handovers(const struct atsi_executor *x) {
     return n;
 }
 const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }
+struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool single_tokens) {
+    return &x->recorders[single_tokens];
+}
 int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_threads(x->pool); }

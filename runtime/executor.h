@@ -9,6 +9,7 @@
 #include "formats/plan.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/device.h"
+#include "runtime/recorder.h"
 #include "runtime/trace.h"
 
 struct atsi_executor;
@@ -42,7 +43,7 @@ struct atsi_assignment {
     const enum atsi_backend *backends;     // [n_units]
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
     const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
-    bool single_tokens;     // for rounds of one token: launches are captured
+    uint32_t n_tokens;      // of the coming rounds; 1: launches are captured. Only such rounds are recorded
 };
 // Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in mapped_tensors; a unit with a state
 // stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
@@ -59,7 +60,9 @@ void atsi_prepared_round_free(struct atsi_prepared_round *p); // NULL fine; in a
 // free. Waits for nothing.
 enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepared_round *prepared,
                                      struct atsi_prepared_round **old, struct atsi_error *err);
-// Both at once.
+// What the prepared round should take at these speeds (script_cost.h); 0: the plan has no times.
+double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales);
+// Prepares and adopts at once.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err);
 
@@ -77,6 +80,9 @@ struct atsi_round_request {
 };
 enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *request,
                                      struct atsi_error *err);
+
+// What recent rounds of one token took, or those of more. Kept up to date with a device alone.
+struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool single_tokens);
 
 // Forgets every state (a new text begins).
 enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error *err);

@@ -4,7 +4,9 @@
 #define ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 
 #include "runtime/executor.h"
+#include "runtime/recorder.h"
 #include "runtime/script.h"
+#include "runtime/script_cost.h"
 #include "runtime/side.h"
 #include "runtime/transfers.h"
 
@@ -30,6 +32,9 @@ struct atsi_prepared_round {
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
     void **
         graphs; // [script.n_actions] single-token rounds of the runs of device actions that start there; NULL: launched
+    struct atsi_script_cost cost;         // what its splits should take
+    float *recent_us;                     // [script.n_actions] what they took lately (recorder.h)
+    uint32_t n_tokens;                    // of the rounds that it was made for
     struct atsi_timed_run *timed;         // [script.n_actions]
     struct atsi_transfer_plan *transfers; // NULL: nothing is prefetched
 };
@@ -49,12 +54,14 @@ struct atsi_executor {
     void **device_states;   // [n_states]
     bool states_placed;
     struct atsi_staging staging;
-    struct atsi_prepared_round *now;  // the coming rounds'; NULL before the first assignment
-    struct atsi_stream *capture;      // only records graphs, in whichever thread prepares; NULL: the device has none
-    enum atsi_backend *backends;      // [n_units] of the first assignment: units with states stay there
-    const void *const *mapped;        // [n_tensors]
-    struct atsi_transfers *transfers; // NULL without a temporary region
-    struct atsi_round *round;         // in staging
+    struct atsi_prepared_round *now;   // the coming rounds'; NULL before the first assignment
+    struct atsi_stream *capture;       // only records graphs, in whichever thread prepares; NULL: the device has none
+    enum atsi_backend *backends;       // [n_units] of the first assignment: units with states stay there
+    const void *const *mapped;         // [n_tensors]
+    struct atsi_transfers *transfers;  // NULL without a temporary region
+    struct atsi_round *round;          // in staging
+    struct atsi_recorder recorders[2]; // [phase]: rounds of more tokens, rounds of one
+    bool times_device;                 // events are recorded in this round
     struct atsi_trace *trace;
     struct atsi_event *round_began;
     double round_began_us;
@@ -67,14 +74,5 @@ enum atsi_status executor_place_states(struct atsi_executor *x, struct atsi_erro
 enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct atsi_prepared_round *p,
                                   struct atsi_stream *stream, const struct atsi_round *round, uint32_t first,
                                   uint32_t n, struct atsi_error *err);
-
-// Actions from `first` on, below `end`, that the device runs without the host in between.
-static inline uint32_t executor_device_run(const struct atsi_script *s, uint32_t first, uint32_t end) {
-    uint32_t n = 0;
-    while (first + n < end &&
-           (s->actions[first + n].kind == ATSI_ACTION_CROSS || s->actions[first + n].kind == ATSI_ACTION_GPU))
-        n++;
-    return n;
-}
 
 #endif

@@ -33,7 +33,7 @@ static void free_preparation(struct preparation *q) {
     free(q->piece_tensors);
 }
 
-static enum atsi_status begin(struct preparation *q, struct atsi_error *err) {
+static enum atsi_status begin(struct preparation *q, const struct atsi_assignment *a, struct atsi_error *err) {
     size_t n = q->x->p->n_units;
     q->backends = calloc(n, sizeof *q->backends);
     q->promoted = calloc(n, sizeof *q->promoted);
@@ -47,6 +47,7 @@ static enum atsi_status begin(struct preparation *q, struct atsi_error *err) {
                     q->piece_tensors && q->out;
     if (!complete) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     q->out->device = q->x->device;
+    q->out->n_tokens = a->n_tokens;
     return ATSI_OK;
 }
 
@@ -158,10 +159,31 @@ static enum atsi_status build_script(struct preparation *q, struct atsi_error *e
     out->parts = calloc(out->script.n_steps, sizeof *out->parts);
     out->graphs = calloc(out->script.n_actions, sizeof *out->graphs);
     out->timed = calloc(out->script.n_actions, sizeof *out->timed);
-    if (!out->calls || !out->parts || !out->graphs || !out->timed)
+    out->recent_us = calloc(out->script.n_actions, sizeof *out->recent_us);
+    if (!out->calls || !out->parts || !out->graphs || !out->timed || !out->recent_us)
         return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     build_calls(q);
     return ATSI_OK;
+}
+
+// ---- what it should take ------------------------------------------------------------------------------------------
+
+static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
+    const struct atsi_plan *plan = q->x->plan;
+    struct atsi_prepared_round *out = q->out;
+    struct atsi_schedule_unit *units = NULL;
+    if (q->x->device && plan->decode_times && plan->prefill_times) {
+        units = calloc(plan->program.n_units, sizeof *units);
+        if (!units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
+        atsi_round_units(plan, out->n_tokens, plan->limits.temp_bytes, NULL, units);
+    }
+    enum atsi_status status = atsi_script_cost_build(plan, &out->script, units, out->transfers, &out->cost, err);
+    free(units);
+    return status;
+}
+
+double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales) {
+    return atsi_script_time(&p->script, &p->cost, scales);
 }
 
 // ---- runs of device actions ---------------------------------------------------------------------------------------
@@ -181,7 +203,7 @@ static enum atsi_status prepare_runs(struct preparation *q, bool single_tokens, 
     const struct atsi_script *s = &q->out->script;
     if (!q->x->device) return ATSI_OK;
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
-        n = executor_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
         if (!n) continue;
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].began, err));
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].ended, err));
@@ -193,12 +215,13 @@ static enum atsi_status prepare_runs(struct preparation *q, bool single_tokens, 
 // ---- the whole ----------------------------------------------------------------------------------------------------
 
 static enum atsi_status prepare(struct preparation *q, const struct atsi_assignment *a, struct atsi_error *err) {
-    ATSI_TRY(begin(q, err));
+    ATSI_TRY(begin(q, a, err));
     ATSI_TRY(take_assignment(q, a, err));
     ATSI_TRY(place_states_once(q, err));
     ATSI_TRY(place_promoted(q, err));
     ATSI_TRY(build_script(q, err));
-    return prepare_runs(q, a->single_tokens, err);
+    ATSI_TRY(price(q, err));
+    return prepare_runs(q, a->n_tokens == 1, err);
 }
 
 enum atsi_status atsi_executor_prepare(struct atsi_executor *x, const struct atsi_assignment *assignment,
@@ -223,6 +246,8 @@ void atsi_prepared_round_free(struct atsi_prepared_round *p) {
     for (uint32_t i = 0; p->graphs && i < p->script.n_actions; i++)
         if (p->graphs[i]) p->device->ops->graph_destroy(p->device, p->graphs[i]);
     free(p->timed);
+    free(p->recent_us);
+    atsi_script_cost_free(&p->cost);
     free(p->graphs);
     free(p->calls);
     free(p->parts);
@@ -235,6 +260,7 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
                                      struct atsi_prepared_round **old, struct atsi_error *err) {
     *old = x->now;
     x->now = prepared;
+    atsi_recorder_adopted(&x->recorders[prepared->n_tokens == 1]);
     return x->transfers ? atsi_transfers_use(x->transfers, prepared->transfers, x->stream, err) : ATSI_OK;
 }
 

@@ -92,63 +92,103 @@ static enum atsi_status run_timed_on_device(struct atsi_executor *x, uint32_t fi
     return x->device->ops->event_record(timed->ended, x->stream, err);
 }
 
-static enum atsi_status run_traced_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
+static struct atsi_recorder *recorder_of(struct atsi_executor *x) { return &x->recorders[x->now->n_tokens == 1]; }
+
+// Rounds of another size than the assignment was made for say nothing about its costs.
+static bool is_recorded(const struct atsi_executor *x) {
+    return x->device && (uint32_t)x->round->n_tokens == x->now->n_tokens;
+}
+
+static enum atsi_status run_timed_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
     const struct atsi_action *a = &x->now->script.actions[i];
     char name[2 * ATSI_NAME_CAP + 8] = "wait";
     double started_us = atsi_clock_us();
     ATSI_TRY(run_action(x, a, err));
-    if (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT) return ATSI_OK;
+    double took_us = atsi_clock_us() - started_us;
+    if (a->kind == ATSI_ACTION_CPU && is_recorded(x))
+        atsi_recorder_note_cpu(recorder_of(x), &x->now->recent_us[i], took_us);
+    if (!x->trace || (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT)) return ATSI_OK;
     if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
-    atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us,
-                    atsi_clock_us() - started_us);
+    atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, took_us);
+    return ATSI_OK;
+}
+
+static enum atsi_status trace_run(struct atsi_executor *x, uint32_t i, const struct atsi_timed_run *run, double took_us,
+                                  struct atsi_error *err) {
+    char name[2 * ATSI_NAME_CAP + 8];
+    float after_us;
+    ATSI_TRY(x->device->ops->event_elapsed_us(x->round_began, run->began, &after_us, err));
+    name_actions(x, i, run->n, name, sizeof name);
+    atsi_trace_span(x->trace, ATSI_LANE_GPU, name, x->round_began_us + after_us, took_us);
     return ATSI_OK;
 }
 
 // After the stream has come to rest: what the device did in this part of the round.
 static enum atsi_status report_device(struct atsi_executor *x, struct atsi_error *err) {
-    for (uint32_t i = 0; x->device && i < x->now->script.n_actions; i++) {
+    for (uint32_t i = 0; i < x->now->script.n_actions; i++) {
         struct atsi_timed_run *run = &x->now->timed[i];
-        char name[2 * ATSI_NAME_CAP + 8];
-        float after_us, took_us;
+        float took_us;
         if (!run->n) continue;
-        ATSI_TRY(x->device->ops->event_elapsed_us(x->round_began, run->began, &after_us, err));
         ATSI_TRY(x->device->ops->event_elapsed_us(run->began, run->ended, &took_us, err));
-        name_actions(x, i, run->n, name, sizeof name);
-        atsi_trace_span(x->trace, ATSI_LANE_GPU, name, x->round_began_us + after_us, took_us);
+        if (is_recorded(x)) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], took_us);
+        if (x->trace) ATSI_TRY(trace_run(x, i, run, took_us, err));
         run->n = 0;
     }
     return ATSI_OK;
 }
 
-static enum atsi_status begin_trace(struct atsi_executor *x, struct atsi_error *err) {
+static enum atsi_status begin_timing(struct atsi_executor *x, struct atsi_error *err) {
     x->round_began_us = atsi_clock_us();
-    return x->device && x->trace ? x->device->ops->event_record(x->round_began, x->stream, err) : ATSI_OK;
+    if (!x->device) return ATSI_OK;
+    x->times_device = x->trace || (is_recorded(x) && atsi_recorder_times_device(recorder_of(x)));
+    if (x->transfers) atsi_transfers_time(x->transfers, x->times_device);
+    return x->trace ? x->device->ops->event_record(x->round_began, x->stream, err) : ATSI_OK;
 }
 
-static enum atsi_status end_trace(struct atsi_executor *x, bool tail, struct atsi_error *err) {
-    if (!x->trace) return ATSI_OK;
+static enum atsi_status end_timing(struct atsi_executor *x, bool tail, struct atsi_error *err) {
     char name[64];
     snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens",
              tail ? x->round->n_outputs : x->round->n_tokens);
-    atsi_trace_span(x->trace, ATSI_LANE_ROUND, name, x->round_began_us, atsi_clock_us() - x->round_began_us);
-    return report_device(x, err);
+    if (x->trace)
+        atsi_trace_span(x->trace, ATSI_LANE_ROUND, name, x->round_began_us, atsi_clock_us() - x->round_began_us);
+    return x->times_device ? report_device(x, err) : ATSI_OK;
 }
 
 static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uint32_t end, struct atsi_error *err) {
-    ATSI_TRY(begin_trace(x, err));
+    ATSI_TRY(begin_timing(x, err));
     ATSI_TRY(publish_round(x, err));
     if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
     for (uint32_t i = first; i < end;) {
-        uint32_t n = executor_device_run(&x->now->script, i, end);
+        uint32_t n = atsi_script_device_run(&x->now->script, i, end);
         if (n)
-            ATSI_TRY(x->trace ? run_timed_on_device(x, i, n, err) : run_on_device(x, i, n, err));
+            ATSI_TRY(x->times_device ? run_timed_on_device(x, i, n, err) : run_on_device(x, i, n, err));
         else
-            ATSI_TRY(x->trace ? run_traced_action(x, i, err) : run_action(x, &x->now->script.actions[i], err));
+            ATSI_TRY(run_timed_action(x, i, err));
         i += n ? n : 1;
     }
     // The next round's host writes must not meet copies that still read them.
     if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
-    return end_trace(x, first > 0, err);
+    return end_timing(x, first > 0, err);
+}
+
+// Transfers that the round consumed and that were timed when they started, in this round or before. The k-th AWAIT is unit k's.
+static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_error *err) {
+    uint32_t k = 0;
+    for (uint32_t i = 0; x->now->transfers && i < x->now->script.n_actions; i++) {
+        bool timed;
+        float us;
+        if (x->now->script.actions[i].kind != ATSI_ACTION_AWAIT) continue;
+        ATSI_TRY(atsi_transfers_took(x->transfers, k++, &timed, &us, err));
+        if (timed) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us);
+    }
+    return ATSI_OK;
+}
+
+static enum atsi_status end_recording(struct atsi_executor *x, struct atsi_error *err) {
+    if (!is_recorded(x)) return ATSI_OK;
+    ATSI_TRY(record_transfers(x, err));
+    atsi_recorder_end_round(recorder_of(x), &x->now->cost, x->now->recent_us);
+    return ATSI_OK;
 }
 
 enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r,
@@ -168,7 +208,7 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
         r->on_logits(r->context, logits, done, n);
         done += n;
     }
-    return ATSI_OK;
+    return end_recording(x, err);
 }
 
 // ---- after the fact -----------------------------------------------------------------------------------------------

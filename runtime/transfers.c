@@ -147,6 +147,12 @@ void *atsi_transfer_plan_address(const struct atsi_transfer_plan *p, uint32_t i_
     return p->region + p->piece_offsets[p->units[i_unit].first_piece + i_piece];
 }
 
+uint32_t atsi_transfer_plan_n_units(const struct atsi_transfer_plan *p) { return p->n_units; }
+
+uint32_t atsi_transfer_plan_waits_for(const struct atsi_transfer_plan *p, uint32_t i_unit) {
+    return p->slots[i_unit].waits_for;
+}
+
 enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
                                     struct atsi_stream *compute, struct atsi_error *err) {
     t->plan = plan;

@@ -36,6 +36,10 @@ void atsi_transfer_plan_free(struct atsi_transfer_plan *plan); // NULL fine
 // The device address of piece i of unit u.
 void *atsi_transfer_plan_address(const struct atsi_transfer_plan *plan, uint32_t i_unit, uint32_t i_piece);
 
+uint32_t atsi_transfer_plan_n_units(const struct atsi_transfer_plan *plan);
+// The transfer this many before that of unit u must have been consumed before it may start (temp_ring.h).
+uint32_t atsi_transfer_plan_waits_for(const struct atsi_transfer_plan *plan, uint32_t i_unit);
+
 // Between rounds: the coming ones transfer by `plan` (borrowed; NULL: nothing). Nobody waits: what is still under way ends first in the
 // transfer stream, and new transfers wait for what `compute` has been given so far.
 enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,

@@ -81,7 +81,7 @@ static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(
 
 static void assign(struct atsi_executor *x, const enum atsi_backend *backends, const enum atsi_promotion *promotions,
                    const float *gpu_share) {
-    struct atsi_assignment a = {backends, promotions, gpu_share, false};
+    struct atsi_assignment a = {backends, promotions, gpu_share, 1};
     struct atsi_error err = {0};
     if (atsi_executor_assign(x, &a, &err) != ATSI_OK) fail_msg("%s", err.text);
 }
@@ -113,7 +113,7 @@ static struct atsi_assignment draw(struct shuffle *s) {
         if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && s->promotions[u] == ATSI_PREFETCHED)
             s->promotions[u] = ATSI_IN_PLACE;
     }
-    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, next_random(&s->random) % 2};
+    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, 1 + next_random(&s->random) % 2};
 }
 
 static void *prepare_next(void *context) {

@@ -1,0 +1,74 @@
+#include "runtime/recorder.h"
+
+#include <math.h>
+
+// Device times are rarer than those of the CPU, so each counts for more.
+static const double cpu_weight = 0.25, device_weight = 0.5;
+static const double prior_share = 0.01; // of the round, stands for what was known before
+static const double forgetting = 0.005; // a round, of a resource that is not seen
+
+void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1}}; }
+
+void atsi_recorder_adopted(struct atsi_recorder *r) { r->n_rounds = 0; }
+
+void atsi_recorder_look(struct atsi_recorder *r) { r->n_looks = 2; }
+
+bool atsi_recorder_times_device(const struct atsi_recorder *r) {
+    bool early = r->n_rounds >= 1 && r->n_rounds <= 3;
+    return early || r->n_looks > 0 || r->n_rounds % ATSI_RECORDER_PERIOD == ATSI_RECORDER_PERIOD - 1;
+}
+
+static void note(const struct atsi_recorder *r, float *recent_us, double us, double weight) {
+    double before = *recent_us;
+    if (r->n_rounds == 0) return;
+    if (before > 0 && us > ATSI_RECORDER_CLIP * before) us = ATSI_RECORDER_CLIP * before;
+    *recent_us = (float)(before > 0 ? before + weight * (us - before) : us);
+}
+
+void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us) {
+    note(r, recent_us, us, cpu_weight);
+}
+
+void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us) {
+    note(r, recent_us, us, device_weight);
+}
+
+struct tally {
+    double recent_us, planned_us;
+};
+
+static double renew(double before, const struct tally *t, double round_us) {
+    double prior_us = prior_share * round_us;
+    if (!(t->planned_us > 0)) return before + forgetting * (1 - before);
+    return (prior_us * before + t->recent_us) / (prior_us + t->planned_us);
+}
+
+static void count(struct tally *t, double planned_us, double share, double recent_us) {
+    t->planned_us += planned_us;
+    t->recent_us += share * recent_us;
+}
+
+void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us) {
+    struct tally cpu = {0}, gpu = {0}, link = {0};
+    const struct atsi_scales s = r->scales;
+    for (uint32_t i = 0; i < cost->n_actions; i++) {
+        const struct atsi_split_cost *c = &cost->splits[i];
+        double expected = c->cpu_us * s.cpu + c->gpu_us * s.gpu + c->link_us * s.link;
+        if (!(recent_us[i] > 0) || !(expected > 0)) continue;
+        count(&cpu, c->cpu_us, c->cpu_us * s.cpu / expected, recent_us[i]);
+        count(&gpu, c->gpu_us, c->gpu_us * s.gpu / expected, recent_us[i]);
+        count(&link, c->link_us, c->link_us * s.link / expected, recent_us[i]);
+    }
+    double round_us = cpu.planned_us + gpu.planned_us + link.planned_us;
+    if (round_us > 0)
+        r->scales = (struct atsi_scales){renew(s.cpu, &cpu, round_us), renew(s.gpu, &gpu, round_us),
+                                         renew(s.link, &link, round_us)};
+    r->n_rounds++;
+    if (r->n_looks) r->n_looks--;
+}
+
+double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to) {
+    double cpu = fabs(to->cpu / from->cpu - 1), gpu = fabs(to->gpu / from->gpu - 1),
+           link = fabs(to->link / from->link - 1);
+    return fmax(cpu, fmax(gpu, link));
+}

@@ -1,0 +1,42 @@
+// recorder.h: what the splits of recent rounds took, reduced to how much slower than planned each resource is. Pure.
+//
+// CPU splits are timed in every round (two clock reads each). Splits of the device and transfers need two events each, so they are
+// timed in a few rounds after an assignment changes, then in every ATSI_RECORDER_PERIOD-th, and when asked for
+// (atsi_recorder_look). Each split keeps an exponentially weighted time; one sample counts for at most ATSI_RECORDER_CLIP times what
+// its split took before, so that a hiccup is not taken for a load.
+#ifndef ATSI_RUNTIME_RECORDER_H
+#define ATSI_RUNTIME_RECORDER_H
+
+#include "runtime/script_cost.h"
+
+enum {
+    ATSI_RECORDER_PERIOD = 8,
+    ATSI_RECORDER_CLIP = 3
+};
+
+struct atsi_recorder {
+    struct atsi_scales scales; // of the newest rounds; 1 each before the first
+    uint32_t n_rounds;         // since the assignment changed
+    uint32_t n_looks;          // coming rounds in which the device is timed in any case
+};
+
+void atsi_recorder_start(struct atsi_recorder *r);
+// The coming rounds run under another assignment; scales stay until these have been timed.
+void atsi_recorder_adopted(struct atsi_recorder *r);
+void atsi_recorder_look(struct atsi_recorder *r);
+// Whether the device is to be timed in the coming round.
+bool atsi_recorder_times_device(const struct atsi_recorder *r);
+
+// A split took us in this round. *recent_us: what it took lately, 0 at first; the first round after a change is not counted.
+void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us);
+void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us);
+// The round is over. Renews the scales: for each resource the recent times of its splits by what the plan says of them. A split that uses two
+// resources counts for each in proportion to its cost at the scales before. What hardly runs says little: a resource's
+// scale leans on the one before as if 1 % of the round had shown it again. One that is not seen at all slowly returns to 1, or nobody
+// would notice when it is free again. recent_us [cost->n_actions].
+void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us);
+
+// Algorithm 3's deviation: the largest relative change of a resource between two moments.
+double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to);
+
+#endif

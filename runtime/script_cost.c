@@ -1,0 +1,188 @@
+#include "runtime/script_cost.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end) {
+    uint32_t n = 0;
+    while (first + n < end &&
+           (s->actions[first + n].kind == ATSI_ACTION_CROSS || s->actions[first + n].kind == ATSI_ACTION_GPU))
+        n++;
+    return n;
+}
+
+// ---- costs --------------------------------------------------------------------------------------------------------
+
+static double big_bytes(const struct atsi_program *p, const struct atsi_op *op) {
+    double bytes = 0;
+    for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+        if (op->tensor[k] != ATSI_NONE && !atsi_tensor_is_small(&p->tensors[op->tensor[k]]))
+            bytes += (double)p->tensors[op->tensor[k]].size_bytes;
+    return bytes;
+}
+
+// The part of its unit's time that an operation takes: by bytes where the unit has matrices, else alike.
+static double weight_in_unit(const struct atsi_program *p, const struct atsi_unit *u, uint32_t i_op) {
+    double all = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) all += big_bytes(p, &p->ops[i]);
+    return all > 0 ? big_bytes(p, &p->ops[i_op]) / all : 1.0 / u->n_ops;
+}
+
+static uint32_t unit_of(const struct atsi_program *p, uint32_t i_op) {
+    uint32_t u = 0;
+    while (i_op >= p->units[u].first_op + p->units[u].n_ops) u++;
+    return u;
+}
+
+struct builder {
+    const struct atsi_plan *plan;
+    const struct atsi_script *script;
+    const struct atsi_schedule_unit *units;
+    double beside_link, in_place; // how much slower both sides are for sharing the host's memory
+    bool waits_for_transfer;      // the steps at hand read what an AWAIT brought
+    struct atsi_script_cost *out;
+};
+
+static bool uses_link(const struct atsi_script *s) {
+    for (uint32_t i = 0; i < s->n_steps; i++)
+        if (s->steps[i].promoted) return true;
+    return false;
+}
+
+static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
+    const struct atsi_program *p = &b->plan->program;
+    uint32_t u = unit_of(p, s->op);
+    double part = (double)(s->end - s->begin) / p->ops[s->op].out[0].width * weight_in_unit(p, &p->units[u], s->op);
+    if (s->backend == ATSI_CPU)
+        cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
+    else
+        cost->gpu_us += (float)(part * b->units[u].t_gpu_us);
+    if (s->promoted && !b->waits_for_transfer) cost->link_us += (float)(part * b->units[u].transfer_us * b->in_place);
+}
+
+static void add_steps(const struct builder *b, const struct atsi_action *a, struct atsi_split_cost *cost) {
+    for (uint32_t i = a->first; i < a->first + a->n; i++) add_step(b, &b->script->steps[i], cost);
+}
+
+// The steps behind an AWAIT tell which unit it waits for.
+static void add_transfer(const struct builder *b, uint32_t i_action) {
+    for (uint32_t i = i_action + 1; i < b->script->n_actions; i++)
+        if (b->script->actions[i].kind == ATSI_ACTION_GPU) {
+            uint32_t op = b->script->steps[b->script->actions[i].first].op;
+            uint32_t u = unit_of(&b->plan->program, op);
+            b->out->splits[i_action].link_us = (float)b->units[u].transfer_us;
+            return;
+        }
+}
+
+static void add_run(const struct builder *b, uint32_t first, uint32_t n) {
+    for (uint32_t k = first; k < first + n; k++)
+        if (b->script->actions[k].kind == ATSI_ACTION_GPU) add_steps(b, &b->script->actions[k], &b->out->splits[first]);
+}
+
+static void add_actions(struct builder *b) {
+    const struct atsi_script *s = b->script;
+    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
+        const struct atsi_action *a = &s->actions[i];
+        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        if (n) add_run(b, i, n);
+        if (a->kind == ATSI_ACTION_CPU) add_steps(b, a, &b->out->splits[i]);
+        if (a->kind == ATSI_ACTION_AWAIT) add_transfer(b, i);
+        b->waits_for_transfer =
+            (b->waits_for_transfer || a->kind == ATSI_ACTION_AWAIT) && a->kind != ATSI_ACTION_CONSUMED;
+    }
+}
+
+static double mean_switch_us(const struct builder *b) {
+    double sum = 0;
+    for (uint32_t u = 0; u < b->plan->program.n_units; u++) sum += b->units[u].switch_us;
+    return sum / b->plan->program.n_units;
+}
+
+enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
+                                        const struct atsi_schedule_unit *units,
+                                        const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
+                                        struct atsi_error *err) {
+    uint32_t n_transfers = transfers ? atsi_transfer_plan_n_units(transfers) : 0;
+    *out = (struct atsi_script_cost){.n_actions = script->n_actions, .n_transfers = n_transfers};
+    out->splits = calloc(script->n_actions + 1, sizeof *out->splits);
+    out->waits_for = calloc(n_transfers + 1, sizeof *out->waits_for);
+    out->consumed_us = calloc(n_transfers + 1, sizeof *out->consumed_us);
+    if (!out->splits || !out->waits_for || !out->consumed_us)
+        return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
+    for (uint32_t u = 0; u < n_transfers; u++) out->waits_for[u] = atsi_transfer_plan_waits_for(transfers, u);
+    if (!units) return ATSI_OK;
+    bool contended = uses_link(script);
+    struct builder b = {.plan = plan,
+                        .script = script,
+                        .units = units,
+                        .beside_link = contended ? plan->contention.cpu_beside_link : 1,
+                        .in_place = plan->contention.link_in_place,
+                        .out = out};
+    add_actions(&b);
+    out->handover_us = mean_switch_us(&b);
+    return ATSI_OK;
+}
+
+void atsi_script_cost_free(struct atsi_script_cost *cost) {
+    free(cost->splits);
+    free(cost->waits_for);
+    free(cost->consumed_us);
+    memset(cost, 0, sizeof *cost);
+}
+
+// ---- the whole round ----------------------------------------------------------------------------------------------
+
+struct clocks {
+    double host_us, device_us, engine_us;
+    double mark_us; // the device's clock at the last RECORD
+    uint64_t n_transferred, n_consumed;
+};
+
+static void run_split(struct clocks *c, const struct atsi_script_cost *cost, uint32_t i,
+                      const struct atsi_scales *scales) {
+    double us = cost->splits[i].gpu_us * scales->gpu + cost->splits[i].link_us * scales->link;
+    double issued_us = c->host_us + cost->handover_us; // seen only by a device that has nothing to do
+    c->device_us = (c->device_us > issued_us ? c->device_us : issued_us) + us;
+}
+
+static void await_transfer(struct clocks *c, const struct atsi_script_cost *cost, uint32_t i,
+                           const struct atsi_scales *scales) {
+    uint32_t n = cost->n_transfers;
+    while (c->n_transferred <= c->n_consumed) { // costs of transfers ahead are those of their own AWAIT, one round long
+        uint32_t back = cost->waits_for[c->n_transferred % n];
+        double free_us = c->n_transferred >= back ? cost->consumed_us[(c->n_transferred - back) % n] : 0;
+        c->engine_us = (c->engine_us > free_us ? c->engine_us : free_us) + cost->splits[i].link_us * scales->link;
+        c->n_transferred++;
+    }
+    if (c->engine_us > c->device_us) c->device_us = c->engine_us;
+}
+
+static void run_once(struct clocks *c, const struct atsi_script *s, const struct atsi_script_cost *cost,
+                     const struct atsi_scales *scales) {
+    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
+        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        if (n) run_split(c, cost, i, scales);
+        switch (n ? ATSI_ACTION_GPU : s->actions[i].kind) {
+        case ATSI_ACTION_CPU: c->host_us += cost->splits[i].cpu_us * scales->cpu; break;
+        case ATSI_ACTION_RECORD: c->mark_us = c->device_us; break;
+        case ATSI_ACTION_WAIT:
+            if (c->mark_us > c->host_us) c->host_us = c->mark_us;
+            c->host_us += cost->handover_us;
+            break;
+        case ATSI_ACTION_AWAIT: await_transfer(c, cost, i, scales); break;
+        case ATSI_ACTION_CONSUMED: cost->consumed_us[c->n_consumed++ % cost->n_transfers] = c->device_us; break;
+        default: break;
+        }
+    }
+    if (c->device_us > c->host_us) c->host_us = c->device_us;
+}
+
+double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                        const struct atsi_scales *scales) {
+    struct clocks c = {0};
+    run_once(&c, script, cost, scales); // fills the ring as the rounds before have
+    double first_us = c.host_us;
+    run_once(&c, script, cost, scales);
+    return c.host_us - first_us;
+}

@@ -1,0 +1,44 @@
+// script_cost.h: what the splits of a round should take at the speeds that its plan was made for, and the round as a whole. Pure.
+//
+// A split is an action of the CPU, a run of device actions that the host does not interrupt, or the transfer that an AWAIT waits for.
+// The time of a unit (atsi_round_units) is divided among its steps in proportion to the bytes of their matrices and to the part of
+// the output that a step computes.
+#ifndef ATSI_RUNTIME_SCRIPT_COST_H
+#define ATSI_RUNTIME_SCRIPT_COST_H
+
+#include "formats/plan.h"
+#include "runtime/schedule/round_units.h"
+#include "runtime/script.h"
+#include "runtime/transfers.h"
+
+// What a split asks of each resource.
+struct atsi_split_cost {
+    float cpu_us, gpu_us, link_us;
+};
+
+struct atsi_script_cost {
+    uint32_t n_actions;
+    struct atsi_split_cost *splits; // [n_actions] at the split's first action, zero elsewhere
+    double handover_us;             // from one side to the other
+    uint32_t n_transfers;
+    uint32_t *waits_for; // [n_transfers] of the region's ring (temp_ring.h)
+    double *consumed_us; // [n_transfers] scratch of atsi_script_time
+};
+
+// Device actions from `first` on, below `end`, that run without the host in between.
+uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end);
+
+// `units` of a round at the plan's speeds, NULL: nothing is known, every cost is zero. `transfers` has one unit for each AWAIT of
+// the script (NULL: none). Free with atsi_script_cost_free whether it succeeds or not.
+enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
+                                        const struct atsi_schedule_unit *units,
+                                        const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
+                                        struct atsi_error *err);
+void atsi_script_cost_free(struct atsi_script_cost *cost);
+
+// The time of a round among many alike, at these speeds: two clocks, host and device, that meet where the script makes them meet, and
+// a copy engine that works ahead as far as the region's ring allows. 0 when nothing is known. One call at a time a cost.
+double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                        const struct atsi_scales *scales);
+
+#endif
