@@ -23,11 +23,11 @@ model() {
     "$B/tools/synth_model" "$1" "$WORK/$1.gguf" "${@:2}" ${SHRINK:-} 2>&1 | tail -n 1
 }
 
-# plan GGUF OUT OPTIONS...: a plan, its log in OUT.log; what went wrong is shown.
+# plan GGUF OUT OPTIONS...: a plan, its log in OUT.log, every unit in OUT.json; what went wrong is shown.
 plan() {
     local on=()
     [ -z "${PROFILE:-}" ] || on=(--device "$PROFILE")
-    "$B/atsi-plan" "$1" -o "$2" "${on[@]}" "${@:3}" >"$2.log" 2>&1 && return
+    "$B/atsi-plan" "$1" -o "$2" "${on[@]}" --explain --json "${@:3}" >"$2.json" 2>"$2.log" && return
     echo "atsi-plan $*: $(tail -n 1 "$2.log")"
     return 1
 }
@@ -42,12 +42,26 @@ generate() {
 
 # rate prefill|decode LOG: tokens a second.
 rate() { sed -n "s/^$1 .*, \([0-9.]*\) tok\/s.*/\1/p" "$2"; }
-# token_ms predicted|measured LOG: of one decoded token.
-token_ms() { sed -n "s/^a token .*$1 \([0-9.]*\) ms.*/\1/p" "$2"; }
+# predicted_ms LOG PLAN [static]: of one decoded token, by the run itself, else by the planner (static: nothing moves).
+predicted_ms() {
+    local said name=decode_us
+    said=$(sed -n 's/^a token .*predicted \([0-9.]*\) ms.*/\1/p' "$1")
+    if [ "${3:-}" = static ]; then name=decode_static_us; fi
+    if [ -z "$said" ]; then said=$(sed -n "1s/.*\"$name\": *\([0-9.]*\).*/\1/p" "$2.json" | awk '{ printf "%.2f", $1 / 1000 }'); fi
+    echo "$said"
+}
 mib_on() { sed -n "s/^load .* \([0-9.]*\) MiB on the $1.*/\1/p" "$2"; }
 ratio() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "-" }'; }
 # median of its arguments
 median() { printf '%s\n' "$@" | sort -g | awk '{ v[NR] = $1 } END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; else print "-" }'; }
+
+# used_share SHAPE: of the experts, as used/all.
+used_share() { "$B/tools/synth_model" --list | awk -v s="$1" '$1 == s { if (match($0, /[0-9]+ of [0-9]+/)) { split(substr($0, RSTART, RLENGTH), n, " of "); print n[1] "/" n[2] } else print "1/1" }'; }
+# floor PLAN SHAPE POSITION CONTEXT: "R_GB N_GB floor_ms" at the rates in FLOOR_RATES (card, CPU beside the link, link beside the CPU).
+floor() {
+    # shellcheck disable=SC2086
+    python3 "$here/floor.py" "$3" "$4" "$(used_share "$2")" ${FLOOR_RATES:-4345 78 51} <"$1.json"
+}
 
 # GPU memory as the driver counts it, polled ten times a second: watch_memory FILE; peak_mib FILE ends it and prints the most.
 # Where processes are not counted one by one the card's own use is taken, less what was used before.
@@ -68,6 +82,26 @@ peak_mib() {
         FILENAME ~ /apps$/ && $1 ~ /^[0-9]+$/ && $1 > apps { apps = $1 }
         FILENAME ~ /card$/ && $1 - before > card { card = $1 - before }
         END { print apps ? apps : card + 0 }' "$1.apps" "$1.card"
+}
+
+# The card's own counters once a second: watch_card FILE; card_over FILE SECONDS ends it and prints "busy_% link_GB/s" of the
+# last so many seconds.
+watch_card() {
+    command -v nvidia-smi >/dev/null || return 0
+    stdbuf -oL nvidia-smi dmon -s ut -d 1 >"$1" 2>/dev/null &
+    card_watcher=$!
+}
+card_over() {
+    [ -z "${card_watcher:-}" ] || kill "$card_watcher" 2>/dev/null
+    # Columns are found by name: their number differs between drivers.
+    awk -v seconds="$2" '
+        /^#/ { for (i = 2; i <= NF; i++) if (!($i in column)) column[$i] = i - 1; next }
+        NF { n++; busy[n] = $column["sm"]; link[n] = $column["rxpci"] }
+        END {
+            count = int(seconds) < 1 ? 1 : int(seconds)
+            for (i = n - count; i < n; i++) if (i > 0) { b += busy[i]; l += link[i]; m++ }
+            if (m && "rxpci" in column) printf "%.0f %.1f\n", b / m, l / m / 1000; else print "- -"
+        }' "$1" 2>/dev/null || echo "- -"
 }
 
 heading() {
