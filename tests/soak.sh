@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Long random runs: the tests that draw placements, transfers and delays at random draw many more, first as built and then
 # under ThreadSanitizer. The seeds of run k are the same everywhere, so a failure that names its seed can be repeated.
-#   B=build ATSI_SOAK_RUNS=1000 tests/soak.sh
+#   B=build ATSI_SOAK_RUNS=1000 ATSI_SOAK_PLACEMENTS=200 tests/soak.sh
+# ATSI_SOAK_RUNS: texts of test_executor, each with a new assignment in every second round and delayed streams.
+# ATSI_SOAK_PLACEMENTS: placements of each tiny model (tests/cli/placements.sh); a tenth of them under ThreadSanitizer.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-export ATSI_SOAK_RUNS=${ATSI_SOAK_RUNS:-1000} ATSI_TEST_TIMEOUT=${ATSI_TEST_TIMEOUT:-7200}
-random_tests=(test_executor)
+export ATSI_SOAK_RUNS=${ATSI_SOAK_RUNS:-1000} ATSI_SOAK_PLACEMENTS=${ATSI_SOAK_PLACEMENTS:-200}
+export ATSI_TEST_TIMEOUT=${ATSI_TEST_TIMEOUT:-14400}
 
-B=${B:-build} tests/run.sh "${random_tests[@]}"
+B=${B:-build} tests/run.sh test_executor placements
 tsan=build/tsan
-make --no-print-directory B=$tsan SAN=thread OPT='-O1 -g' CUDA=0 "${random_tests[@]/#/$tsan/tests/}"
-B=$tsan tests/run.sh "${random_tests[@]}"
+make --no-print-directory B=$tsan SAN=thread OPT='-O1 -g' CUDA=0 all $tsan/tests/test_executor
+ATSI_SOAK_PLACEMENTS=$(((ATSI_SOAK_PLACEMENTS + 9) / 10)) B=$tsan tests/run.sh test_executor placements
