@@ -184,6 +184,8 @@ bench: all $(BENCH)
 	@B=$(B) tests/bench/run.sh
 lint:
 	@tools/lint.sh
+# Instrumented programs take many times as long.
+asan tsan: export ATSI_TEST_TIMEOUT ?= 1800
 asan:
 	@ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) B=build/asan SAN=address,undefined OPT='-O1 -g' CUDA=0 check-only
 tsan:

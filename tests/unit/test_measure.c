@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "formats/base/clock.h"
 #include "kernels/sim/sim_device.h"
 #include "planner/content.h"
 #include "planner/cost.h"
@@ -86,6 +87,34 @@ static void test_no_time_means_no_points(void **state) {
     tear_down(&f);
 }
 
+enum {
+    MOVED_BYTES = 64 << 20 // by the larger of the copies that are timed
+};
+
+// What moving the bytes themselves takes here and now: under a sanitizer or beside other programs it is no small part.
+static double time_to_move_us(void) {
+    uint8_t *from = calloc(1, MOVED_BYTES), *to = calloc(1, MOVED_BYTES);
+    double best = 1e12;
+    assert_true(from && to);
+    for (int i = 0; i < 3; i++) {
+        double start = atsi_clock_us();
+        memcpy(to, from, MOVED_BYTES);
+        best = fmin(best, atsi_clock_us() - start);
+        from[i] = to[i] + 1; // the copies are not the same one
+    }
+    free(from);
+    free(to);
+    return best;
+}
+
+// The simulated device takes the modelled time and then moves the bytes: never faster than it was set, slower on a busy machine.
+static void check_link(const struct atsi_profile_link *link, double bytes_per_us) {
+    double quiet_us = MOVED_BYTES / bytes_per_us + time_to_move_us(), busy = 10;
+    if (link->bytes_per_us >= 1.1 * bytes_per_us || link->bytes_per_us <= MOVED_BYTES / quiet_us / busy)
+        fail_msg("a link of %g bytes/us came out with %g, a copy should take about %g us", bytes_per_us,
+                 link->bytes_per_us, quiet_us);
+}
+
 static void test_a_device_and_its_link(void **state) {
     (void)state;
     struct fixture f;
@@ -102,9 +131,8 @@ static void test_a_device_and_its_link(void **state) {
     check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
     check_all_priced(&f.plan, &profile, ATSI_CPU);
     check_all_priced(&f.plan, &profile, ATSI_GPU);
-    // The simulated device takes at least the modelled time; a loaded machine takes longer.
-    assert_true(profile.to_device.bytes_per_us > 400 && profile.to_device.bytes_per_us < 4400);
-    assert_true(profile.to_host.bytes_per_us > 200 && profile.to_host.bytes_per_us < 2200);
+    check_link(&profile.to_device, params.h2d_bytes_per_us);
+    check_link(&profile.to_host, params.d2h_bytes_per_us);
     assert_true(profile.switch_us > 0);
     device->ops->close(device);
     atsi_device_profile_free(&profile);
