@@ -25,6 +25,7 @@ struct atsi_device_info {
     uint64_t used_by_process_bytes;   // context, allocations, modules; 0 when the driver does not tell
     int n_copy_engines;
     bool can_register_host; // a mapped plan file can become pinned memory in place
+    bool launches_block; // a launch returns when its work is done (debugging tools): the host must not run behind one
 };
 
 struct atsi_device_ops {
@@ -70,6 +71,18 @@ struct atsi_device_ops {
     enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us,
                                          struct atsi_error *err);
 
+    // Marks: 32-bit words of mapped host memory that count up and wrap, by which the host and a stream wait for each other in
+    // work that was launched ahead. `offset` counts from round->mark, which the stream reads in the device's copy of the round.
+    // Once the stream comes here, and all before it is visible to the host, *word = round->mark + offset.
+    enum atsi_status (*post_mark)(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
+                                  int32_t offset, struct atsi_error *err);
+    // The stream stops here until *word has reached round->mark + offset. The host must post it whatever happens.
+    enum atsi_status (*await_mark)(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
+                                   int32_t offset, struct atsi_error *err);
+    // The host waits until `s` has posted `value`: spins briefly, then yields and sleeps. ATSI_FAILED when the stream failed.
+    enum atsi_status (*host_await_mark)(struct atsi_stream *s, const int32_t *word, int32_t value,
+                                        struct atsi_error *err);
+
     // Weights: through the copy engine. `host` is pinned or registered memory for an asynchronous copy.
     enum atsi_status (*copy_to_device)(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
                                        struct atsi_error *err);
@@ -91,7 +104,7 @@ struct atsi_device_ops {
                                 uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
 
     // Capture of a piece of a stream, replayed as one launch (CUDA graphs). Between begin and end the stream records instead
-    // of running. A device without capture leaves these NULL and the executor launches one by one.
+    // of running; an event recorded there is recorded by every replay.
     enum atsi_status (*capture_begin)(struct atsi_stream *s, struct atsi_error *err);
     enum atsi_status (*capture_end)(struct atsi_stream *s, void **graph, struct atsi_error *err);
     enum atsi_status (*graph_launch)(struct atsi_stream *s, void *graph, struct atsi_error *err);
@@ -121,5 +134,10 @@ struct atsi_range {
     uint64_t backed_bytes; // whole chunks, or all
     uint64_t chunk_bytes;  // 0: the device cannot move memory: what is backed first stays, and `dev` is known only then
 };
+
+// Whether a mark has come to `value` or beyond it.
+static inline bool atsi_mark_reached(int32_t mark, int32_t value) {
+    return (int32_t)((uint32_t)mark - (uint32_t)value) >= 0;
+}
 
 #endif

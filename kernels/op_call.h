@@ -12,7 +12,7 @@ struct atsi_round {
     int32_t n_tokens;  // rows of the tokens domain in this round, 1..chunk
     int32_t n_outputs; // rows of the outputs domain, 0..n_outputs_max
     int32_t first_pos; // position of the first token; positions are consecutive
-    int32_t reserved;
+    int32_t mark;      // what this round's marks count from (kernels/device.h); wraps
 };
 
 // Addresses of a round's data on one device.

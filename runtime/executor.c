@@ -76,10 +76,27 @@ static enum atsi_status create_side_tables(struct atsi_executor *x, struct atsi_
     return complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the executor");
 }
 
+static enum atsi_status create_marks(struct atsi_executor *x, struct atsi_error *err) {
+    enum {
+        APART_BYTES = 256
+    };
+    struct atsi_device_info info;
+    void *host, *dev;
+    ATSI_TRY(x->device->ops->info(x->device, &info, err));
+    ATSI_TRY(host_alloc(x, 2 * APART_BYTES, &host, &dev, err));
+    x->marks = (struct atsi_marks){.cpu = host,
+                                   .gpu = (int32_t *)((char *)host + APART_BYTES),
+                                   .cpu_dev = dev,
+                                   .gpu_dev = (char *)dev + APART_BYTES};
+    x->may_run_ahead = !info.launches_block;
+    return ATSI_OK;
+}
+
 static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &x->plan->limits;
     void *compute;
     ATSI_TRY(x->device->ops->stream_create(x->device, &x->stream, err));
+    ATSI_TRY(create_marks(x, err));
     ATSI_TRY(x->device->ops->event_create(x->device, false, &x->arrived, err));
     ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
@@ -148,6 +165,7 @@ void atsi_executor_free(struct atsi_executor *x) {
     for (uint32_t i = 0; x->host_states && i < x->p->n_states; i++) host_free(x, x->host_states[i], state_bytes(x, i));
     host_free(x, x->sides[ATSI_CPU].compute, x->plan->limits.compute_bytes);
     host_free(x, x->staging.host, x->staging.n_ints * sizeof(int32_t));
+    host_free(x, x->marks.cpu, 0);
     for (int side = 0; side < 2; side++) {
         free(x->sides[side].state_k);
         free(x->sides[side].state_v);

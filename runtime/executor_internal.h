@@ -1,5 +1,5 @@
-// executor_internal.h: what executor.c (memory, states), executor_prepare.c (assignments) and executor_round.c (rounds) share; private
-// to them.
+// executor_internal.h: what executor.c (memory, states), executor_prepare.c (assignments), executor_round.c (rounds) and
+// executor_ahead.c (rounds launched at once) share; private to them.
 #ifndef ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 #define ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 
@@ -24,6 +24,14 @@ struct atsi_timed_run {
     uint32_t n;                       // actions; 0: not timed since the last report
 };
 
+// Where each side says how far it has come in a round that was launched at once (kernels/device.h, marks): 1 + the index of the
+// action that is done, counted from the round's mark. The words lie in mapped memory, in cache lines of their own.
+struct atsi_marks {
+    int32_t *cpu, *gpu;
+    void *cpu_dev, *gpu_dev;
+    int32_t next; // the mark of the next round
+};
+
 // Everything that rounds under one assignment need. Made whole beside rounds, taken over between two of them.
 struct atsi_prepared_round {
     struct atsi_device *device; // of graphs and events; NULL: CPU only
@@ -32,9 +40,10 @@ struct atsi_prepared_round {
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
     void **
         graphs; // [script.n_actions] single-token rounds of the runs of device actions that start there; NULL: launched
-    struct atsi_script_cost cost;         // what its splits should take
-    float *recent_us;                     // [script.n_actions] what they took lately (recorder.h)
-    uint32_t n_tokens;                    // of the rounds that it was made for
+    struct atsi_script_cost cost; // what its splits should take
+    float *recent_us;             // [script.n_actions] what they took lately (recorder.h)
+    uint32_t n_tokens;            // of the rounds that it was made for
+    void *ahead[2]; // the whole round of a single token, [1] with its runs timed; NULL: launched run by run
     struct atsi_timed_run *timed;         // [script.n_actions]
     struct atsi_transfer_plan *transfers; // NULL: nothing is prefetched
 };
@@ -54,6 +63,8 @@ struct atsi_executor {
     void **device_states;   // [n_states]
     bool states_placed;
     struct atsi_staging staging;
+    struct atsi_marks marks;
+    bool may_run_ahead;                // the device launches without blocking
     struct atsi_prepared_round *now;   // the coming rounds'; NULL before the first assignment
     struct atsi_stream *capture;       // only records graphs, in whichever thread prepares; NULL: the device has none
     enum atsi_backend *backends;       // [n_units] of the first assignment: units with states stay there
@@ -74,5 +85,19 @@ enum atsi_status executor_place_states(struct atsi_executor *x, struct atsi_erro
 enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct atsi_prepared_round *p,
                                   struct atsi_stream *stream, const struct atsi_round *round, uint32_t first,
                                   uint32_t n, struct atsi_error *err);
+
+// The device reads the round's numbers from its own memory; the copy is ordered before every launch of the round.
+enum atsi_status executor_publish_round(const struct atsi_executor *x, struct atsi_stream *stream,
+                                        struct atsi_error *err);
+void executor_run_cpu(struct atsi_executor *x, const struct atsi_action *a);
+// Host action `i` has just ended: tells the recorder and the trace.
+void executor_note_host(struct atsi_executor *x, uint32_t i, double started_us);
+
+// executor_ahead.c: whether a script's rounds can be launched at once; recording such a round of one token and one output into
+// p->ahead; running it as x->now.
+bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s);
+enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct atsi_prepared_round *p,
+                                       struct atsi_error *err);
+enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *err);
 
 #endif

@@ -202,14 +202,15 @@ static enum atsi_status capture(struct preparation *q, uint32_t first, uint32_t 
 static enum atsi_status prepare_runs(struct preparation *q, bool single_tokens, struct atsi_error *err) {
     const struct atsi_script *s = &q->out->script;
     if (!q->x->device) return ATSI_OK;
+    bool ahead = single_tokens && executor_can_run_ahead(q->x, s);
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
         n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
         if (!n) continue;
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].began, err));
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].ended, err));
-        if (single_tokens) ATSI_TRY(capture(q, i, n, err));
+        if (single_tokens && !ahead) ATSI_TRY(capture(q, i, n, err));
     }
-    return ATSI_OK;
+    return ahead ? executor_record_ahead(q->x, q->out, err) : ATSI_OK;
 }
 
 // ---- the whole ----------------------------------------------------------------------------------------------------
@@ -245,6 +246,8 @@ void atsi_prepared_round_free(struct atsi_prepared_round *p) {
     }
     for (uint32_t i = 0; p->graphs && i < p->script.n_actions; i++)
         if (p->graphs[i]) p->device->ops->graph_destroy(p->device, p->graphs[i]);
+    for (int timed = 0; timed < 2; timed++)
+        if (p->ahead[timed]) p->device->ops->graph_destroy(p->device, p->ahead[timed]);
     free(p->timed);
     free(p->recent_us);
     atsi_script_cost_free(&p->cost);

@@ -42,9 +42,13 @@ static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, u
     return executor_enqueue(x, x->now, x->stream, x->round, first, n, err);
 }
 
+void executor_run_cpu(struct atsi_executor *x, const struct atsi_action *a) {
+    atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n);
+}
+
 static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {
     switch (a->kind) {
-    case ATSI_ACTION_CPU: atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n); return ATSI_OK;
+    case ATSI_ACTION_CPU: executor_run_cpu(x, a); return ATSI_OK;
     case ATSI_ACTION_RECORD: return x->device->ops->event_record(x->arrived, x->stream, err);
     case ATSI_ACTION_WAIT: return x->device->ops->event_sync(x->arrived, err);
     case ATSI_ACTION_AWAIT: return atsi_transfers_await(x->transfers, x->stream, err);
@@ -53,10 +57,10 @@ static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_ac
     }
 }
 
-// The device reads the round's numbers from its own memory; the copy is ordered before every launch.
-static enum atsi_status publish_round(struct atsi_executor *x, struct atsi_error *err) {
+enum atsi_status executor_publish_round(const struct atsi_executor *x, struct atsi_stream *stream,
+                                        struct atsi_error *err) {
     if (!x->device) return ATSI_OK;
-    return x->device->ops->copy_rows(x->stream, x->staging.device, x->staging.n_ints, x->staging.dev, x->staging.n_ints,
+    return x->device->ops->copy_rows(stream, x->staging.device, x->staging.n_ints, x->staging.dev, x->staging.n_ints,
                                      x->staging.n_ints, 1, err);
 }
 
@@ -99,17 +103,21 @@ static bool is_recorded(const struct atsi_executor *x) {
     return x->device && (uint32_t)x->round->n_tokens == x->now->n_tokens;
 }
 
-static enum atsi_status run_timed_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
+void executor_note_host(struct atsi_executor *x, uint32_t i, double started_us) {
     const struct atsi_action *a = &x->now->script.actions[i];
     char name[2 * ATSI_NAME_CAP + 8] = "wait";
-    double started_us = atsi_clock_us();
-    ATSI_TRY(run_action(x, a, err));
     double took_us = atsi_clock_us() - started_us;
     if (a->kind == ATSI_ACTION_CPU && is_recorded(x))
         atsi_recorder_note_cpu(recorder_of(x), &x->now->recent_us[i], took_us);
-    if (!x->trace || (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT)) return ATSI_OK;
+    if (!x->trace || (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT)) return;
     if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
     atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, took_us);
+}
+
+static enum atsi_status run_timed_action(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
+    ATSI_TRY(run_action(x, &x->now->script.actions[i], err));
+    executor_note_host(x, i, started_us);
     return ATSI_OK;
 }
 
@@ -156,7 +164,7 @@ static enum atsi_status end_timing(struct atsi_executor *x, bool tail, struct at
 
 static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uint32_t end, struct atsi_error *err) {
     ATSI_TRY(begin_timing(x, err));
-    ATSI_TRY(publish_round(x, err));
+    ATSI_TRY(executor_publish_round(x, x->stream, err));
     if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
     for (uint32_t i = first; i < end;) {
         uint32_t n = atsi_script_device_run(&x->now->script, i, end);
@@ -191,15 +199,32 @@ static enum atsi_status end_recording(struct atsi_executor *x, struct atsi_error
     return ATSI_OK;
 }
 
+// One token in, one row of logits out: launched at once where the assignment allows it.
+static enum atsi_status round_ahead(struct atsi_executor *x, struct atsi_error *err) {
+    x->round->n_outputs = 1;
+    x->round->mark = x->marks.next;
+    x->marks.next = (int32_t)((uint32_t)x->marks.next + x->now->script.n_actions + 2);
+    ATSI_TRY(begin_timing(x, err));
+    ATSI_TRY(executor_run_ahead(x, err));
+    return end_timing(x, false, err);
+}
+
 enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_round_request *r,
                                      struct atsi_error *err) {
     const struct atsi_plan_limits *l = &x->plan->limits;
     int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids,
             *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
+    const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
+    bool ahead = x->now->ahead[0] && r->n_tokens == 1 && r->n_outputs == 1;
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
+    if (ahead) {
+        output_rows[0] = r->output_rows[0];
+        ATSI_TRY(round_ahead(x, err));
+        r->on_logits(r->context, logits, 0, 1);
+        return end_recording(x, err);
+    }
     ATSI_TRY(run_actions(x, 0, x->now->script.tail, err));
-    const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
     for (uint32_t done = 0; done < r->n_outputs;) {
         uint32_t n = r->n_outputs - done < l->n_outputs ? r->n_outputs - done : l->n_outputs;
         x->round->n_outputs = (int32_t)n;

@@ -175,8 +175,10 @@ static void event_destroy(struct atsi_event *base) {
     free(base);
 }
 
+// In a capture the event becomes a node that every replay records, instead of a dependency of the captured work.
 static enum atsi_status event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
-    return cuda_check(device_of(s), cudaEventRecord(((struct cuda_event *)e)->handle, handle_of(s)),
+    unsigned flags = ((struct cuda_stream *)s)->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+    return cuda_check(device_of(s), cudaEventRecordWithFlags(((struct cuda_event *)e)->handle, handle_of(s), flags),
                       "recording an event", err);
 }
 
@@ -249,13 +251,16 @@ static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst
 static enum atsi_status capture_begin(struct atsi_stream *s, struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
     forget_all_acts(device_of(s));
-    return cuda_check(device_of(s), cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal),
-                      "starting a capture", err);
+    ATSI_TRY(cuda_check(device_of(s), cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal),
+                        "starting a capture", err));
+    ((struct cuda_stream *)s)->capturing = true;
+    return ATSI_OK;
 }
 
 static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
     *graph = NULL;
+    ((struct cuda_stream *)s)->capturing = false;
     forget_all_acts(d);
     cudaGraph_t recorded = NULL;
     ATSI_TRY(cuda_check(d, cudaStreamEndCapture(handle_of(s), &recorded), "ending a capture", err));
@@ -292,6 +297,10 @@ static enum atsi_status device_info(struct atsi_device *base, struct atsi_device
     out->free_bytes = free_bytes;
     out->n_copy_engines = properties.asyncEngineCount;
     out->can_register_host = can_register(d->ordinal);
+    // A profiler or debugger in the process runs launches one by one; work that waits for the host would never end.
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    out->launches_block = (blocking != NULL && strcmp(blocking, "1") == 0) || getenv("CUDA_INJECTION64_PATH") != NULL ||
+                          getenv("NV_SANITIZER_INJECTION_PORT_BASE") != NULL;
     out->used_by_process_bytes = nvml_process_bytes(d);
     return ATSI_OK;
 }
@@ -306,12 +315,12 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close,    device_info,        device_alloc,     device_free,    device_free_bytes, cuda_range_create,
-    cuda_range_back, cuda_range_destroy, host_alloc,       host_free,      host_register,     host_unregister,
-    stream_create,   stream_destroy,     stream_sync,      event_create,   event_destroy,     event_record,
-    stream_wait,     event_sync,         event_elapsed_us, copy_to_device, copy_to_host,      copy_rows,
-    cuda_launch,     cuda_scratch_bytes, cuda_prepare,     capture_begin,  capture_end,       graph_launch,
-    graph_destroy,   capture_stream_create,
+    device_close,    device_info,        device_alloc,     device_free,    device_free_bytes,     cuda_range_create,
+    cuda_range_back, cuda_range_destroy, host_alloc,       host_free,      host_register,         host_unregister,
+    stream_create,   stream_destroy,     stream_sync,      event_create,   event_destroy,         event_record,
+    stream_wait,     event_sync,         event_elapsed_us, cuda_post_mark, cuda_await_mark,       cuda_host_await_mark,
+    copy_to_device,  copy_to_host,       copy_rows,        cuda_launch,    cuda_scratch_bytes,    cuda_prepare,
+    capture_begin,   capture_end,        graph_launch,     graph_destroy,  capture_stream_create,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

@@ -67,6 +67,7 @@ struct cuda_stream {
     struct atsi_stream base;
     cudaStream_t handle;
     bool owns_device; // base.device is this stream's own copy
+    bool capturing;
 };
 
 // One launch: where it goes and how many rows the host knows of.
@@ -128,6 +129,14 @@ enum atsi_status cuda_range_create(struct atsi_device *d, uint64_t bytes, struct
                                    struct atsi_error *err);
 enum atsi_status cuda_range_back(struct atsi_device *d, struct atsi_range *r, uint64_t bytes, struct atsi_error *err);
 void cuda_range_destroy(struct atsi_device *d, struct atsi_range *r);
+// marks.cu
+cudaError_t load_marks(void);
+enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
+                                int32_t offset, struct atsi_error *err);
+enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
+                                 int32_t offset, struct atsi_error *err);
+enum atsi_status cuda_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
+                                      struct atsi_error *err);
 // driver.cu
 void nvml_open(struct cuda_device *d);
 void nvml_close(struct cuda_device *d);

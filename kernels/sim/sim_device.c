@@ -97,9 +97,17 @@ static const struct atsi_device_ops SIM_OPS = {
     .copy_to_device = sim_copy_to_device,
     .copy_to_host = sim_copy_to_host,
     .copy_rows = sim_copy_rows,
+    .post_mark = sim_post_mark,
+    .await_mark = sim_await_mark,
+    .host_await_mark = sim_host_await_mark,
     .launch = sim_launch,
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
+    .capture_begin = sim_capture_begin,
+    .capture_end = sim_capture_end,
+    .graph_launch = sim_graph_launch,
+    .graph_destroy = sim_graph_destroy,
+    .capture_stream_create = sim_stream_create,
 };
 
 enum atsi_status atsi_sim_open(const struct atsi_sim_params *params, struct atsi_device **out, struct atsi_error *err) {

@@ -68,7 +68,10 @@ struct sim_item {
         SIM_ITEM_ROWS,
         SIM_ITEM_LAUNCH,
         SIM_ITEM_RECORD,
-        SIM_ITEM_WAIT
+        SIM_ITEM_WAIT,
+        SIM_ITEM_POST,
+        SIM_ITEM_AWAIT,
+        SIM_ITEM_EVENT // in a graph: an event that every replay records
     } kind;
     union {
         struct {
@@ -86,9 +89,21 @@ struct sim_item {
         struct {
             struct atsi_op_call call;
             struct atsi_round sized_for;
-        } launch;                // host addresses
+            bool replayed; // the position is what it is by then
+        } launch;          // host addresses
+        struct {
+            int32_t *word;
+            const struct atsi_round *round;
+            int32_t offset;
+        } mark; // host addresses
+        struct atsi_event *event;
         struct sim_fence *fence; // record, wait
     } u;
+};
+
+// What a stream recorded, as items to be enqueued again.
+struct sim_graph {
+    struct sim_item *first, **last;
 };
 
 struct sim_stream {
@@ -97,7 +112,8 @@ struct sim_stream {
     pthread_t thread;
     struct sim_item *first, **last; // queue
     bool busy, stopping;
-    uint64_t random; // state of the delays
+    struct sim_graph *capture; // NULL: items run
+    uint64_t random;           // state of the delays
 };
 
 static inline struct sim_device *sim_of(struct atsi_device *d) { return (struct sim_device *)d; }
@@ -153,8 +169,24 @@ enum atsi_status sim_stream_wait(struct atsi_stream *s, struct atsi_event *e, st
 enum atsi_status sim_event_sync(struct atsi_event *e, struct atsi_error *err);
 enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us,
                                       struct atsi_error *err);
-// Appends a copy of the item to the stream's queue.
+// Appends a copy of the item to the stream's queue, or to its capture.
 enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item, struct atsi_error *err);
+
+// ---- marks and graphs (sim_graph.c) -----------------------------------------------------------------------------------------
+enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
+                               int32_t offset, struct atsi_error *err);
+enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
+                                int32_t offset, struct atsi_error *err);
+enum atsi_status sim_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value, struct atsi_error *err);
+// On the stream's thread, lock not held.
+void sim_perform_post(const struct sim_item *item);
+void sim_perform_await(struct sim_device *d, const struct sim_item *item);
+enum atsi_status sim_capture_begin(struct atsi_stream *s, struct atsi_error *err);
+enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct atsi_error *err);
+enum atsi_status sim_graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err);
+void sim_graph_destroy(struct atsi_device *d, void *graph);
+// Appends *item to the stream's capture, which owns it from then on.
+void sim_graph_append(struct sim_graph *g, struct sim_item *item);
 
 // ---- what streams do (sim_work.c) -----------------------------------------------------------------------------------------
 enum atsi_status sim_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,

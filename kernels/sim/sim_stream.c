@@ -47,8 +47,9 @@ void sim_event_destroy(struct atsi_event *e) {
 
 enum atsi_status sim_event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
     struct sim_device *d = sim_of(e->device);
-    struct sim_item item = {.kind = SIM_ITEM_RECORD};
+    struct sim_item item = {.kind = SIM_ITEM_RECORD}, captured = {.kind = SIM_ITEM_EVENT, .u.event = e};
     ATSI_TRY(sim_state(d, err));
+    if (stream_of(s)->capture) return sim_enqueue(s, &captured, err);
     item.u.fence = calloc(1, sizeof *item.u.fence);
     if (item.u.fence == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for the record of an event");
     item.u.fence->n_references = 2; // the event's and the item's
@@ -120,6 +121,15 @@ static void process(struct sim_device *d, struct sim_item *item) {
         release_fence(fence);
         return;
     default: break;
+    }
+    if (item->kind == SIM_ITEM_POST || item->kind == SIM_ITEM_AWAIT) {
+        pthread_mutex_unlock(&d->lock);
+        if (item->kind == SIM_ITEM_POST)
+            sim_perform_post(item);
+        else
+            sim_perform_await(d, item);
+        pthread_mutex_lock(&d->lock);
+        return;
     }
     if (d->failure.status == ATSI_OK) {
         struct atsi_error failure;
@@ -226,6 +236,10 @@ enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item,
     }
     *copy = *item;
     copy->next = NULL;
+    if (stream->capture) {
+        sim_graph_append(stream->capture, copy);
+        return ATSI_OK;
+    }
     pthread_mutex_lock(&d->lock);
     *stream->last = copy;
     stream->last = &copy->next;

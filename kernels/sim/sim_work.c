@@ -171,7 +171,11 @@ static void perform_rows(const struct sim_device *d, const struct sim_item *item
 
 static enum atsi_status perform_launch(struct sim_device *d, const struct sim_item *item, struct atsi_error *err) {
     const struct atsi_round *now = item->u.launch.call.round.round, *then = &item->u.launch.sized_for;
-    if (now->n_tokens != then->n_tokens || now->n_outputs != then->n_outputs || now->first_pos != then->first_pos)
+    bool same_rows =
+        item->u.launch.call.outputs_domain ? now->n_outputs == then->n_outputs : now->n_tokens == then->n_tokens;
+    bool same_round =
+        now->n_tokens == then->n_tokens && now->n_outputs == then->n_outputs && now->first_pos == then->first_pos;
+    if (item->u.launch.replayed ? !same_rows : !same_round)
         return atsi_fail(
             err, ATSI_FAILED,
             "simulated device: %s was launched for %d tokens at %d, the device's own copy of the round says %d at %d",

@@ -79,17 +79,16 @@ static void run_text(struct model *m, struct atsi_executor *x, void (*reassign)(
     }
 }
 
-static void assign(struct atsi_executor *x, const enum atsi_backend *backends, const enum atsi_promotion *promotions,
-                   const float *gpu_share) {
-    struct atsi_assignment a = {backends, promotions, gpu_share, 1};
+static void assign(struct atsi_executor *x, const struct atsi_assignment *a) {
     struct atsi_error err = {0};
-    if (atsi_executor_assign(x, &a, &err) != ATSI_OK) fail_msg("%s", err.text);
+    if (atsi_executor_assign(x, a, &err) != ATSI_OK) fail_msg("%s", err.text);
 }
 
 static void stay_on_cpu(void *context, struct atsi_executor *x) {
     static const enum atsi_backend backends[N_UNITS_MAX];
+    struct atsi_assignment a = {.backends = backends};
     (void)context;
-    assign(x, backends, NULL, NULL);
+    assign(x, &a);
 }
 
 struct shuffle {
@@ -137,7 +136,7 @@ static void shuffle_units(void *context, struct atsi_executor *x) {
     if (s->assigned && s->beside) take_next(s);
     if (!s->assigned || (!s->beside && next_random(&s->random) % 2)) {
         struct atsi_assignment a = draw(s);
-        assign(x, a.backends, a.promotions, a.gpu_share);
+        assign(x, &a);
     }
     s->assigned = true;
     s->executor = x;

@@ -1,0 +1,80 @@
+// marks.cu: words of mapped host memory by which the host and a stream that runs ahead of it wait for each other.
+#include <sched.h>
+#include <time.h>
+
+#include "kernels/cuda/internal.h"
+
+// Ordinary launches: what stands before in the stream is complete, and its writes are visible to this thread, which hands
+// them on to the host.
+__device__ inline int32_t mark_value(const atsi_round *round, int32_t offset) {
+    return (int32_t)((uint32_t)round->mark + (uint32_t)offset);
+}
+
+__global__ void post_mark_kernel(volatile int32_t *word, const atsi_round *round, int32_t offset) {
+    __threadfence_system();
+    *word = mark_value(round, offset);
+}
+
+__global__ void await_mark_kernel(const volatile int32_t *word, const atsi_round *round, int32_t offset) {
+    uint32_t value = (uint32_t)mark_value(round, offset);
+    while ((int32_t)((uint32_t)*word - value) < 0) __nanosleep(100); // atsi_mark_reached
+    __threadfence_system();
+}
+
+cudaError_t load_marks(void) {
+    static const void *const KERNELS[] = {(const void *)post_mark_kernel, (const void *)await_mark_kernel};
+    return load_kernels(KERNELS);
+}
+
+enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
+                                int32_t offset, struct atsi_error *err) {
+    struct cuda_device *d = cuda_device_of(s->device);
+    ATSI_TRY(cuda_healthy(d, err));
+    post_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((int32_t *)word_dev, round_dev, offset);
+    return cuda_check(d, cudaGetLastError(), "posting a mark", err);
+}
+
+enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
+                                 int32_t offset, struct atsi_error *err) {
+    struct cuda_device *d = cuda_device_of(s->device);
+    ATSI_TRY(cuda_healthy(d, err));
+    await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((const int32_t *)word_dev, round_dev, offset);
+    return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
+}
+
+// Gives the core away for longer and longer: a hand-over is a few microseconds away, so polling comes first; a wait that has
+// lasted longer than any hand-over sleeps.
+static void wait_a_little(uint32_t i) {
+    enum {
+        N_POLLS = 5000,
+        N_YIELDS = 2000
+    };
+    if (i < N_POLLS) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    } else if (i < N_POLLS + N_YIELDS) {
+        sched_yield();
+    } else {
+        struct timespec nap = {0, 50000};
+        nanosleep(&nap, NULL);
+    }
+}
+
+// A stream that has failed posts no more: it is asked now and then.
+enum atsi_status cuda_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
+                                      struct atsi_error *err) {
+    struct cuda_device *d = cuda_device_of(s->device);
+    d->acts.data = NULL; // the host may rewrite mapped rows from here on
+    for (uint32_t i = 0; !atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value); i++) {
+        wait_a_little(i);
+        if (i % 4096 != 4095) continue;
+        cudaError_t status = cudaStreamQuery(((struct cuda_stream *)s)->handle);
+        if (status != cudaErrorNotReady) {
+            ATSI_TRY(cuda_check(d, status, "waiting for the GPU", err));
+            if (atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value)) break;
+            return atsi_fail(err, ATSI_FAILED, "GPU: the stream ended without the mark that the host waits for");
+        }
+    }
+    return ATSI_OK;
+}

@@ -1,0 +1,126 @@
+// Marks and captured graphs of the simulated device.
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "kernels/sim/sim_internal.h"
+
+static struct sim_stream *stream_of(struct atsi_stream *s) { return (struct sim_stream *)s; }
+
+// ---- marks ------------------------------------------------------------------------------------------------------------
+
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+
+static enum atsi_status enqueue_mark(struct atsi_stream *s, struct sim_item *item, const void *word_dev,
+                                     const struct atsi_round *round_dev, int32_t offset, struct atsi_error *err) {
+    struct sim_device *d = sim_of(s->device);
+    struct atsi_error failure;
+    void *word, *round;
+    ATSI_TRY(sim_state(d, err));
+    bool writes = item->kind == SIM_ITEM_POST;
+    if (sim_translate(d, word_dev, sizeof(int32_t), writes, &word, &failure) != ATSI_OK ||
+        sim_translate(d, round_dev, sizeof *round_dev, false, &round, &failure) != ATSI_OK)
+        return sim_poison(d, &failure, err);
+    item->u.mark.word = word;
+    item->u.mark.round = round;
+    item->u.mark.offset = offset;
+    return sim_enqueue(s, item, err);
+}
+
+enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
+                               int32_t offset, struct atsi_error *err) {
+    struct sim_item item = {.kind = SIM_ITEM_POST};
+    return enqueue_mark(s, &item, word_dev, round_dev, offset, err);
+}
+
+enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
+                                int32_t offset, struct atsi_error *err) {
+    struct sim_item item = {.kind = SIM_ITEM_AWAIT};
+    return enqueue_mark(s, &item, word_dev, round_dev, offset, err);
+}
+
+static int32_t value_of(const struct sim_item *item) {
+    return (int32_t)((uint32_t)item->u.mark.round->mark + (uint32_t)item->u.mark.offset);
+}
+
+void sim_perform_post(const struct sim_item *item) {
+    __atomic_store_n(item->u.mark.word, value_of(item), __ATOMIC_RELEASE);
+}
+
+void sim_perform_await(struct sim_device *d, const struct sim_item *item) {
+    int32_t value = value_of(item);
+    while (!atsi_mark_reached(__atomic_load_n(item->u.mark.word, __ATOMIC_ACQUIRE), value) &&
+           sim_state(d, NULL) == ATSI_OK)
+        nap();
+}
+
+enum atsi_status sim_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
+                                     struct atsi_error *err) {
+    struct sim_device *d = sim_of(s->device);
+    for (uint32_t i = 0; !atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value); i++) {
+        ATSI_TRY(sim_state(d, err));
+        if (i < 50)
+            sched_yield();
+        else
+            nap();
+    }
+    return sim_state(d, err);
+}
+
+// ---- graphs -----------------------------------------------------------------------------------------------------------
+
+void sim_graph_append(struct sim_graph *g, struct sim_item *item) {
+    *g->last = item;
+    g->last = &item->next;
+}
+
+enum atsi_status sim_capture_begin(struct atsi_stream *s, struct atsi_error *err) {
+    struct sim_graph *g = calloc(1, sizeof *g);
+    ATSI_TRY(sim_state(sim_of(s->device), err));
+    if (g == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a graph");
+    g->last = &g->first;
+    stream_of(s)->capture = g;
+    return ATSI_OK;
+}
+
+enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct atsi_error *err) {
+    struct sim_graph *g = stream_of(s)->capture;
+    stream_of(s)->capture = NULL;
+    *graph = NULL;
+    bool fits = true;
+    for (const struct sim_item *item = g->first; item != NULL;
+         item = item->next) // these hold what only one run may use
+        fits &= item->kind != SIM_ITEM_WAIT && item->kind != SIM_ITEM_COPY;
+    if (!fits) {
+        sim_graph_destroy(s->device, g);
+        return atsi_fail(err, ATSI_FAILED,
+                         "simulated device: copies of weights and waits for events cannot be captured");
+    }
+    *graph = g;
+    return sim_state(sim_of(s->device), err);
+}
+
+enum atsi_status sim_graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
+    const struct sim_graph *g = graph;
+    for (const struct sim_item *item = g->first; item != NULL; item = item->next) {
+        struct sim_item again = *item;
+        if (item->kind == SIM_ITEM_EVENT) {
+            ATSI_TRY(s->ops->event_record(item->u.event, s, err));
+            continue;
+        }
+        if (item->kind == SIM_ITEM_LAUNCH) again.u.launch.replayed = true;
+        ATSI_TRY(sim_enqueue(s, &again, err));
+    }
+    return ATSI_OK;
+}
+
+void sim_graph_destroy(struct atsi_device *d, void *graph) {
+    struct sim_graph *g = graph;
+    (void)d;
+    for (struct sim_item *item = g ? g->first : NULL, *next; item != NULL; item = next) {
+        next = item->next;
+        if (item->kind == SIM_ITEM_COPY) free(item->u.copy.staged);
+        free(item);
+    }
+    free(g);
+}
