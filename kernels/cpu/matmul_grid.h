@@ -43,6 +43,7 @@ NO_MIN(opened16);
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_JOINT  1
 #define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -54,6 +55,7 @@ NO_MIN(opened16);
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_JOINT  1
 #define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 

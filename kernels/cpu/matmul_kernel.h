@@ -7,6 +7,7 @@
 //     X_MINS       MINS_NONE, MINS_FLOAT (one for 32 columns) or MINS_PAIR (Q2_K)
 //     X_WIDE       1 when weights need all 8 bits (v_dot_wide)
 //     X_RUN        words whose 16-bit pair sums cannot overflow: 2 * 127 * largest weight * X_RUN < 2^15
+//     X_JOINT      sub-blocks that share words and so are done together for one token: 1, 2 or 4
 //     X_LAYOUT     1 for a packed type, 0 for a form that exists only while a kernel runs
 // It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
 
@@ -48,24 +49,17 @@ INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word,
     }
 }
 
-// acc[t] += sub-block s of the block against activation block i_x of token t, in the order that kernels/matmul.h fixes.
-INLINE void X_NAME(_sub)(const uint8_t *block, const struct scratch *scratch, int half, int s,
-                         const struct atsi_act_block *const *x, size_t i_x, int n_tokens, vflt *acc) {
-#pragma GCC unroll 2
-    for (int g = 0; g < 32 / X_GROUP; g++) {
-        vint dot[TOKENS_MAX];
-        // The offset goes out by the activations' sums: -offset times the sum of the 16 or 32 columns.
-        int32_t low = X_GROUP == 16 && g == 1 ? 0 : -(X_OFFSET), high = X_GROUP == 16 && g == 0 ? 0 : -(X_OFFSET);
-        vint offsets = v_set_32((int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff)));
-#pragma GCC unroll 8
-        for (int t = 0; t < n_tokens; t++)
-            dot[t] = X_OFFSET ? v_dot_16(v_zero(), offsets, v_broadcast_32(x[t][i_x].sum)) : v_zero();
-        X_NAME(_dots)(block, half, s, g * (X_GROUP / 4), x, i_x, n_tokens, dot);
-        vflt scale = X_NAME(_scale)(block, scratch, half, s, g);
-#pragma GCC unroll 8
-        for (int t = 0; t < n_tokens; t++)
-            acc[t] = vf_fma(vf_from_int(dot[t]), vf_mul(scale, vf_broadcast(&x[t][i_x].d)), acc[t]);
-    }
+// What the dots of group g of a sub-block start from. The offset goes out by the activations' sums: -offset times the sum of the
+// 16 or 32 columns.
+INLINE vint X_NAME(_start)(const struct atsi_act_block *x, int g) {
+    int32_t low = X_GROUP == 16 && g == 1 ? 0 : -(X_OFFSET), high = X_GROUP == 16 && g == 0 ? 0 : -(X_OFFSET);
+    vint offsets = v_set_32((int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff)));
+    return X_OFFSET ? v_dot_16(v_zero(), offsets, v_broadcast_32(x->sum)) : v_zero();
+}
+
+// acc[t] += the mins of sub-block s against activation block i_x of token t.
+INLINE void X_NAME(_mins)(const uint8_t *block, const struct scratch *scratch, int half, int s,
+                          const struct atsi_act_block *const *x, size_t i_x, int n_tokens, vflt *acc) {
     if (X_MINS == MINS_NONE) return;
     vflt min = X_NAME(_min)(block, scratch, half, s);
 #if X_MINS == MINS_PAIR
@@ -81,6 +75,52 @@ INLINE void X_NAME(_sub)(const uint8_t *block, const struct scratch *scratch, in
 #endif
 }
 
+// acc[t] += sub-block s of the block against activation block i_x of token t, in the order that kernels/matmul.h fixes.
+INLINE void X_NAME(_sub)(const uint8_t *block, const struct scratch *scratch, int half, int s,
+                         const struct atsi_act_block *const *x, size_t i_x, int n_tokens, vflt *acc) {
+#pragma GCC unroll 2
+    for (int g = 0; g < 32 / X_GROUP; g++) {
+        vint dot[TOKENS_MAX];
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; t++) dot[t] = X_NAME(_start)(&x[t][i_x], g);
+        X_NAME(_dots)(block, half, s, g * (X_GROUP / 4), x, i_x, n_tokens, dot);
+        vflt scale = X_NAME(_scale)(block, scratch, half, s, g);
+#pragma GCC unroll 8
+        for (int t = 0; t < n_tokens; t++)
+            acc[t] = vf_fma(vf_from_int(dot[t]), vf_mul(scale, vf_broadcast(&x[t][i_x].d)), acc[t]);
+    }
+    X_NAME(_mins)(block, scratch, half, s, x, i_x, n_tokens, acc);
+}
+
+#if X_JOINT > 1
+// The same for one token and the sub-blocks s .. s + X_JOINT - 1, whose weights share words: each word is loaded once, in the order
+// of addresses, which is what the memory's prefetchers follow.
+INLINE void X_NAME(_joint)(const uint8_t *block, const struct scratch *scratch, int half, int s,
+                           const struct atsi_act_block *const *x, size_t i_x, vflt *acc) {
+    vint dot[X_JOINT][32 / X_GROUP];
+#pragma GCC unroll 4
+    for (int j = 0; j < X_JOINT; j++)
+#pragma GCC unroll 2
+        for (int g = 0; g < 32 / X_GROUP; g++) dot[j][g] = X_NAME(_start)(&x[0][i_x + (size_t)j], g);
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++)
+#pragma GCC unroll 4
+        for (int j = 0; j < X_JOINT; j++) {
+            vint *sum = &dot[j][k / (X_GROUP / 4)];
+            *sum = v_dot(*sum, X_NAME(_word)(block, half, s + j, k), v_broadcast_32(x[0][i_x + (size_t)j].q + 4 * k));
+        }
+#pragma GCC unroll 4
+    for (int j = 0; j < X_JOINT; j++) {
+#pragma GCC unroll 2
+        for (int g = 0; g < 32 / X_GROUP; g++) {
+            vflt scale = X_NAME(_scale)(block, scratch, half, s + j, g);
+            *acc = vf_fma(vf_from_int(dot[j][g]), vf_mul(scale, vf_broadcast(&x[0][i_x + (size_t)j].d)), *acc);
+        }
+        X_NAME(_mins)(block, scratch, half, s + j, x, i_x + (size_t)j, 1, acc);
+    }
+}
+#endif
+
 INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums,
                           int n_tokens) {
     vflt acc[HALVES][TOKENS_MAX];
@@ -95,6 +135,14 @@ INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct at
         X_NAME(_prepare)(block, &scratch);
 #pragma GCC unroll 2
         for (int half = 0; half < HALVES; half++) {
+#if X_JOINT > 1
+            if (n_tokens == 1) {
+#pragma GCC unroll 4
+                for (int s = 0; s < X_SUBS; s += X_JOINT)
+                    X_NAME(_joint)(block, &scratch, half, s, x, i_x + (size_t)s, acc[half]);
+                continue;
+            }
+#endif
 #pragma GCC unroll 8
             for (int s = 0; s < X_SUBS; s++)
                 X_NAME(_sub)(block, &scratch, half, s, x, i_x + (size_t)s, n_tokens, acc[half]);
@@ -145,4 +193,5 @@ static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_b
 #undef X_MINS
 #undef X_WIDE
 #undef X_RUN
+#undef X_JOINT
 #undef X_LAYOUT

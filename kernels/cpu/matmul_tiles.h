@@ -11,6 +11,13 @@
 #define MINS_FLOAT 1
 #define MINS_PAIR  2
 
+// Without VNNI sums of pairs stand between words and dots: there sub-blocks are done one by one.
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+#define JOINT(n) n
+#else
+#define JOINT(n) 1
+#endif
+
 enum {
     TOKEN_BLOCK = 64
 }; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
@@ -81,6 +88,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -92,6 +100,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    8
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -103,6 +112,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    8
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -114,6 +124,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -125,6 +136,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -136,6 +148,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -147,6 +160,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -158,6 +172,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_PAIR
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  JOINT(4)
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -169,6 +184,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  JOINT(4)
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -180,6 +196,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    8
+#define X_JOINT  JOINT(2)
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -191,6 +208,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_FLOAT
 #define X_WIDE   0
 #define X_RUN    4
+#define X_JOINT  JOINT(2)
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -202,6 +220,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   0
 #define X_RUN    2
+#define X_JOINT  JOINT(4)
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 
@@ -213,6 +232,7 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #define X_MINS   MINS_NONE
 #define X_WIDE   1
 #define X_RUN    1
+#define X_JOINT  1
 #define X_LAYOUT 1
 #include "kernels/cpu/matmul_kernel.h"
 

@@ -1,10 +1,12 @@
 // Matmul kernels, each type, checked against the reference and timed: decode (cold weights, against the memory's read bandwidth measured in the same run) and prefill.
 //
-//   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N]
+//   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N] [--cold MIB]
 //
-// Decode rotates over copies of the matrix that together exceed the last-level cache. Every matrix is timed by itself and
+// Decode rotates over copies of the matrix that together exceed the last-level cache (--cold, 384 MiB; 0 times one matrix again
+// and again, which for a small one shows what the instructions alone take). Every matrix is timed by itself and
 // the tenth percentile counts, so that a busy neighbour costs time but not truth; the ceiling, reading pieces of the same
-// memory, is measured the same way, before and after.
+// memory, is measured the same way, before and after. With one thread times are its processor time, with more wall time. Cycles
+// are a thread's, of the clock at which a chain of additions ran in the same run.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +20,13 @@
 #include "tests/quant_data.h"
 
 enum {
-    COLD_BYTES = 384 << 20
+    COLD_MIB = 384
 };
 
 struct options {
     const char *types; // NULL: all
     uint32_t n_rows, n_cols, n_tokens;
-    int n_threads, n_runs;
+    int n_threads, n_runs, cold_mib;
     const char *isa;
 };
 
@@ -32,13 +34,34 @@ struct bench {
     struct options o;
     struct atsi_pool *pool;
     struct atsi_matmul_kernels kernels;
-    uint8_t *memory; // COLD_BYTES, filled with weights of the type in question
+    size_t memory_bytes;
+    uint8_t *memory; // filled with weights of the type in question
+    double clock_hz;
 };
 
-static double now(void) {
+static double now(const struct bench *b) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(atsi_pool_n_threads(b->pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Every addition waits for the one before: one a cycle on any CPU. The fastest of a few tries.
+static double clock_hz(const struct bench *b) {
+    enum {
+        ADDITIONS = 1 << 20
+    };
+    double best = 0;
+    for (int run = 0; run < 20; run++) {
+        uint64_t sum = (uint64_t)run;
+        double start = now(b);
+        for (int i = 0; i < ADDITIONS; i++) {
+            sum += 1;
+            __asm__ volatile("" : "+r"(sum));
+        }
+        double hz = ADDITIONS / (now(b) - start);
+        if (hz > best) best = hz;
+    }
+    return best;
 }
 
 // ---- the ceiling ------------------------------------------------------------------------------------------------
@@ -96,18 +119,18 @@ read_wide(const uint8_t *memory, size_t n_bytes) {
 static void read_share(void *context, int i_thread, int n_threads) {
     struct read_job *job = context;
     size_t share = READ_PIECE / (size_t)n_threads / 128 * 128;
-    for (size_t at = 0; at < COLD_BYTES; at += READ_PIECE) {
+    for (size_t at = 0; at + READ_PIECE <= job->b->memory_bytes; at += READ_PIECE) {
         atsi_pool_barrier(job->b->pool);
-        double start = now();
+        double start = now(job->b);
         atomic_fetch_xor(&job->sink, job->read(job->b->memory + at + (size_t)i_thread * share, share));
         atsi_pool_barrier(job->b->pool);
-        if (i_thread == 0) job->samples.times[job->samples.n++] = now() - start;
+        if (i_thread == 0) job->samples.times[job->samples.n++] = now(job->b) - start;
     }
 }
 
 static double read_gb_s_by(const struct bench *b, uint64_t (*read)(const uint8_t *, size_t)) {
     struct read_job job = {.b = b, .read = read};
-    job.samples.times = malloc(sizeof(double) * (size_t)b->o.n_runs * (COLD_BYTES / READ_PIECE));
+    job.samples.times = malloc(sizeof(double) * (size_t)b->o.n_runs * (b->memory_bytes / READ_PIECE));
     for (int run = 0; run < b->o.n_runs; run++) atsi_pool_run(b->pool, read_share, &job);
     double time = low_decile(&job.samples);
     free(job.samples.times);
@@ -139,13 +162,13 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     uint32_t n_chunks = atsi_matmul_n_chunks(&a, n_threads);
     for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
         atsi_pool_barrier(j->b->pool);
-        double start = now();
+        double start = now(j->b);
         if (j->quantised != NULL)
             atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
         atsi_pool_barrier(j->b->pool);
         for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->b->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
         atsi_pool_barrier(j->b->pool);
-        if (i_thread == 0) j->samples.times[j->samples.n++] = now() - start;
+        if (i_thread == 0) j->samples.times[j->samples.n++] = now(j->b) - start;
     }
 }
 
@@ -177,8 +200,9 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     if (row_bytes == 0) return true;
     const uint64_t ne[4] = {o->n_cols, o->n_rows, 1, 1};
     size_t matrix_bytes = atsi_layout_bytes(dtype, atsi_layout_of(dtype), ne);
-    uint32_t n_matrices = o->n_tokens == 1 && matrix_bytes < COLD_BYTES ? (uint32_t)(COLD_BYTES / matrix_bytes) : 1;
-    if (matrix_bytes > COLD_BYTES) return true;
+    size_t cold_bytes = o->n_tokens == 1 ? (size_t)o->cold_mib << 20 : 0;
+    uint32_t n_matrices = matrix_bytes < cold_bytes ? (uint32_t)(cold_bytes / matrix_bytes) : 1;
+    if (matrix_bytes > b->memory_bytes) return true;
 
     // One packed matrix, then copies of it.
     struct quant_rng rng = {1};
@@ -206,14 +230,16 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
         job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
     }
     bool same = same_as_reference(&job);
-    job.samples.times = malloc(sizeof(double) * (size_t)o->n_runs * n_matrices);
-    for (int run = 0; run < o->n_runs; run++) atsi_pool_run(b->pool, matmul_share, &job);
+    int n_runs = n_matrices > 1 ? o->n_runs : o->n_runs * 32;
+    job.samples.times = malloc(sizeof(double) * (size_t)n_runs * n_matrices);
+    for (int run = 0; run < n_runs; run++) atsi_pool_run(b->pool, matmul_share, &job);
     double best = low_decile(&job.samples);
     free(job.samples.times);
     double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;
-    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f%s\n", atsi_dtype_name(dtype),
+    double cycles = best * b->clock_hz * atsi_pool_n_threads(b->pool) * 512 / flops;
+    printf("%-8s %-9s %6u %6u %6u %10.1f %8.2f %6.0f%% %9.1f %9.1f%s\n", atsi_dtype_name(dtype),
            atsi_isa_name(b->kernels.isa), o->n_rows, o->n_cols, o->n_tokens, best * 1e6, gb_s, 100 * gb_s / ceiling,
-           flops / best * 1e-9, same ? "" : "  NOT the reference's result");
+           flops / best * 1e-9, cycles, same ? "" : "  NOT the reference's result");
     fflush(stdout);
     free(job.quantised);
     free(in);
@@ -229,7 +255,7 @@ static bool listed(const char *list, const char *name) {
 }
 
 static bool parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7};
+    *o = (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7, .cold_mib = COLD_MIB};
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
         if (strcmp(name, "--types") == 0)
@@ -244,12 +270,14 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->n_threads = atoi(value);
         else if (strcmp(name, "--runs") == 0)
             o->n_runs = atoi(value);
+        else if (strcmp(name, "--cold") == 0)
+            o->cold_mib = atoi(value);
         else if (strcmp(name, "--isa") == 0)
             o->isa = value;
         else
             return false;
     }
-    return argc % 2 == 1 && o->n_rows > 0 && o->n_cols > 0 && o->n_tokens > 0 && o->n_runs > 0;
+    return argc % 2 == 1 && o->cold_mib >= 0 && o->n_rows > 0 && o->n_cols > 0 && o->n_tokens > 0 && o->n_runs > 0;
 }
 
 int main(int argc, char **argv) {
@@ -258,7 +286,7 @@ int main(int argc, char **argv) {
     enum atsi_isa isa;
     if (!parse(argc, argv, &b.o)) {
         fprintf(stderr, "usage: bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa "
-                        "NAME] [--runs N]\n");
+                        "NAME] [--runs N] [--cold MIB]\n");
         return 2;
     }
     if (atsi_isa_select(b.o.isa, &isa, &err) != ATSI_OK || atsi_pool_create(b.o.n_threads, &b.pool, &err) != ATSI_OK) {
@@ -266,12 +294,15 @@ int main(int argc, char **argv) {
         return (int)err.status;
     }
     atsi_matmul_kernels_init(&b.kernels, isa);
-    b.memory = aligned_alloc(2 << 20, COLD_BYTES);
+    b.memory_bytes = (size_t)(b.o.cold_mib > COLD_MIB ? b.o.cold_mib : COLD_MIB) << 20;
+    b.memory = aligned_alloc(2 << 20, b.memory_bytes);
     if (b.memory == NULL) return 1;
-    memset(b.memory, 1, COLD_BYTES);
+    memset(b.memory, 1, b.memory_bytes);
     double ceiling = read_gb_s(&b);
-    printf("%d threads, read bandwidth %.1f GB/s\n", atsi_pool_n_threads(b.pool), ceiling);
-    printf("type     isa         rows   cols tokens    time us     GB/s ceiling   GFLOP/s\n");
+    b.clock_hz = clock_hz(&b);
+    printf("%d threads, read bandwidth %.1f GB/s, clock %.2f GHz\n", atsi_pool_n_threads(b.pool), ceiling,
+           b.clock_hz * 1e-9);
+    printf("type     isa         rows   cols tokens    time us     GB/s ceiling   GFLOP/s cycles/256\n");
     bool same = true;
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
         if (listed(b.o.types, atsi_dtype_name(QUANT_DATA_TYPES[i])))
