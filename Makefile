@@ -140,6 +140,11 @@ $(B)/tools/synth_model: $(call obj,tools/synth_model.c $(wildcard tools/synth/*.
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_FORMATS) $(CUDA_LIBS)
+# The load generator opens the driver's library itself, so it is the same program with and without CUDA.
+$(B)/tools/load: $(call obj,tools/load.c $(wildcard tools/load/*.c)) $(LIB_FORMATS)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -ldl
 $(B)/tools/%: $(B)/obj/tools/%.c.o $(LIB_PLANNER) $(LIB_RUNTIME) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
