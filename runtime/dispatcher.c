@@ -9,7 +9,7 @@
 struct atsi_dispatcher {
     const struct atsi_plan *plan;
     enum atsi_schedule_policy policy;
-    bool has_device;
+    bool no_split_rows;
     struct atsi_scheduler *scheduler; // NULL: static placement
     struct atsi_schedule_unit *units; // [n_units]
     enum atsi_backend *homes;         // [n_units]
@@ -22,14 +22,16 @@ struct atsi_dispatcher {
     struct atsi_decision last;
 };
 
-enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_schedule_policy policy, bool has_device,
-                                        struct atsi_dispatcher **out, struct atsi_error *err) {
+enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *params, struct atsi_dispatcher **out,
+                                        struct atsi_error *err) {
+    const struct atsi_plan *plan = params->plan;
     uint32_t n = plan->program.n_units;
-    bool dynamic = has_device && policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
+    bool dynamic =
+        params->has_device && params->policy != ATSI_POLICY_NONE && plan->decode_times && plan->prefill_times;
     struct atsi_dispatcher *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
-    *d = (struct atsi_dispatcher){.plan = plan, .policy = policy, .has_device = has_device};
+    *d = (struct atsi_dispatcher){.plan = plan, .policy = params->policy, .no_split_rows = params->no_split_rows};
     d->units = calloc(n, sizeof *d->units);
     d->homes = calloc(n, sizeof *d->homes);
     d->can_travel = calloc(n, sizeof *d->can_travel);
@@ -43,7 +45,7 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_plan *plan, enum atsi_
     enum atsi_status status =
         complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     for (uint32_t u = 0; status == ATSI_OK && u < n; u++)
-        d->homes[u] = has_device ? plan->program.units[u].backend : ATSI_CPU;
+        d->homes[u] = params->has_device ? plan->program.units[u].backend : ATSI_CPU;
     if (status == ATSI_OK && dynamic) status = atsi_scheduler_create(n, &d->scheduler, err);
     if (status == ATSI_OK)
         *out = d;
@@ -90,27 +92,26 @@ static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32
     }
 }
 
-// Reading in place is a little slower than the copy engine, and both sides draw on the same host memory: measured together on the
-// machine of docs/performance.md the CPU keeps 78 of 92 GB/s and the link 51 of 55.
-static const double link_in_place = 55.0 / 51.0, cpu_beside_link = 92.0 / 78.0;
-
-static const double link_speed[ATSI_LINK_USES] = {1, 1, 0.7, 1.4}; // against the profile
-
 static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
-    return d->homes[u] == ATSI_CPU && d->can_travel[u] && atsi_script_can_share(&d->plan->program, u);
+    return !d->no_split_rows && d->homes[u] == ATSI_CPU && d->can_travel[u] &&
+           atsi_script_can_share(&d->plan->program, u);
 }
 
-// Divides every CPU unit so that both parts end together.
-static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units, enum atsi_link_use use) {
+// Divides every CPU unit so that both parts end together. Both sides draw on the same host memory, and reading in place is slower
+// than the copy engine.
+static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units) {
+    const struct atsi_contention *c = &d->plan->contention;
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         if (!can_be_shared(d, u)) continue;
-        double cpu_us = units[u].t_cpu_us * cpu_beside_link,
-               gpu_us = units[u].transfer_us * link_in_place / link_speed[use] + units[u].t_gpu_us;
+        double cpu_us = units[u].t_cpu_us * c->cpu_beside_link,
+               gpu_us = units[u].transfer_us * c->link_in_place + units[u].t_gpu_us;
         if (!(cpu_us + gpu_us > 0)) continue;
         d->gpu_share[u] = (float)(cpu_us / (cpu_us + gpu_us));
         d->last.n_shared++;
     }
 }
+
+bool atsi_dispatcher_is_dynamic(const struct atsi_dispatcher *d) { return d->scheduler != NULL; }
 
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
     if (!d->scheduler) return false;
@@ -138,7 +139,7 @@ static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_sche
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
     d->is_warm[phase] = true;
     promote(d, schedule.assignment, n_tokens);
-    d->last.predicted_us = schedule.total_us;
+    d->last.scheduled_us = schedule.total_us;
     d->last.lower_bound_us = schedule.lower_bound_us;
     return ATSI_OK;
 }
@@ -153,7 +154,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
         list_units(d, n_tokens, scales);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
-            share(d, d->units, use);
+            share(d, d->units);
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }

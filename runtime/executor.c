@@ -101,7 +101,8 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
     x->sides[ATSI_GPU].compute = compute;
-    if (l->temp_bytes) ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, &x->transfers, err));
+    if (l->temp_bytes)
+        ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, x->no_overlap, &x->transfers, err));
     ATSI_TRY(x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err));
     if (!x->device->ops->capture_stream_create) return ATSI_OK;
     return x->device->ops->capture_stream_create(x->device, &x->capture, err);
@@ -134,6 +135,7 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->n_ctx = params->n_ctx;
     x->device = params->device;
     x->trace = params->trace;
+    x->no_overlap = params->no_overlap;
     for (int phase = 0; phase < 2; phase++) atsi_recorder_start(&x->recorders[phase]);
     enum atsi_status status = create(x, params, err);
     if (status == ATSI_OK)

@@ -24,6 +24,7 @@ struct atsi_executor_params {
     int n_threads;                     // 0: the plan's, else the default
     const char *isa;                   // NULL: the best
     struct atsi_device *device;        // NULL: CPU only; borrowed
+    bool no_overlap;                   // for comparison: everything waits for everything before it
     struct atsi_trace *trace;          // NULL: none; borrowed. Tracing adds two events to every run of device work
 };
 
@@ -50,7 +51,7 @@ struct atsi_assignment {
 // units that cannot be shared (atsi_script_can_share) ignore their share.
 
 // Everything that rounds under an assignment need: the script (runtime/script.h), its calls, the places of what is prefetched, captured
-// launches. The first one is made before any round, in the executor's thread; later ones may be made in another thread
+// launches. The first one is made while nothing else uses the executor; later ones may be made in another thread
 // while rounds run, one at a time.
 struct atsi_prepared_round;
 enum atsi_status atsi_executor_prepare(struct atsi_executor *x, const struct atsi_assignment *assignment,
@@ -62,6 +63,8 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
                                      struct atsi_prepared_round **old, struct atsi_error *err);
 // What the prepared round should take at these speeds (script_cost.h); 0: the plan has no times.
 double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales);
+// Waits until nothing that rounds have started is under way: addresses that they use may change then.
+enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err);
 // Prepares and adopts at once.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err);

@@ -72,7 +72,8 @@ struct atsi_executor {
     struct atsi_transfers *transfers;  // NULL without a temporary region
     struct atsi_round *round;          // in staging
     struct atsi_recorder recorders[2]; // [phase]: rounds of more tokens, rounds of one
-    bool times_device;                 // events are recorded in this round
+    bool no_overlap;
+    bool times_device; // events are recorded in this round
     struct atsi_trace *trace;
     struct atsi_event *round_began;
     double round_began_us;

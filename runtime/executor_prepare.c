@@ -267,6 +267,11 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
     return x->transfers ? atsi_transfers_use(x->transfers, prepared->transfers, x->stream, err) : ATSI_OK;
 }
 
+enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err) {
+    if (x->device) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
+    return x->transfers ? atsi_transfers_drain(x->transfers, err) : ATSI_OK;
+}
+
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err) {
     struct atsi_prepared_round *prepared, *old;

@@ -172,6 +172,7 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
             ATSI_TRY(x->times_device ? run_timed_on_device(x, i, n, err) : run_on_device(x, i, n, err));
         else
             ATSI_TRY(run_timed_action(x, i, err));
+        if (n && x->no_overlap) ATSI_TRY(x->device->ops->stream_sync(x->stream, err));
         i += n ? n : 1;
     }
     // The next round's host writes must not meet copies that still read them.

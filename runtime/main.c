@@ -182,10 +182,19 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .n_threads = r->o->n_threads,
                                           .isa = r->o->isa,
                                           .device = r->device,
+                                          .no_overlap = r->o->no_async,
                                           .trace = r->trace};
-    struct atsi_dispatcher *dispatcher;
-    ATSI_TRY(atsi_dispatcher_create(&r->model.plan, policy_of(r->o), r->device != NULL, &dispatcher, err));
-    ATSI_TRY(atsi_session_create(&params, dispatcher, r->o->chunk, &interrupted, &r->session, err));
+    struct atsi_dispatcher_params dispatching = {.plan = &r->model.plan,
+                                                 .policy = policy_of(r->o),
+                                                 .has_device = r->device != NULL,
+                                                 .no_split_rows = r->o->no_split_rows || r->o->no_async};
+    struct atsi_session_params session = {
+        .executor = &params,
+        .rescheduling = {r->o->reschedule_threshold, r->o->reschedule_interval, r->o->reschedule_in_turn},
+        .chunk = r->o->chunk,
+        .stop = &interrupted};
+    ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
+    ATSI_TRY(atsi_session_create(&session, &r->session, err));
     follow_budget(r);
     int n_threads = atsi_executor_n_threads(r->session->executor);
     if (r->o->n_threads > n_threads && !r->o->quiet)

@@ -20,6 +20,10 @@ const char *atsi_run_usage(void) {
            "            --vram-reserve SIZE: give weights back when less of the card is free (default 256M, 0: "
            "never),\n"
            "            --strict: fail when the card has too little free memory for the plan\n"
+           "scheduling  --reschedule-threshold E: decide again when speeds deviate by this part (default 0.15),\n"
+           "            --reschedule-interval N: not before N times a token's time (default 5),\n"
+           "            --reschedule-in-turn: between rounds, not beside them\n"
+           "ablation    --no-async: no copy and no processor works beside another, --no-split-rows: no unit is shared\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -84,6 +88,11 @@ static const struct option options[] = {
     {"--ignore-eos", FLAG, AT(ignore_eos), 0, 0},
     {"--print-ids", FLAG, AT(print_ids), 0, 0},
     {"--stats", FLAG, AT(stats), 0, 0},
+    {"--no-async", FLAG, AT(no_async), 0, 0},
+    {"--no-split-rows", FLAG, AT(no_split_rows), 0, 0},
+    {"--reschedule-in-turn", FLAG, AT(reschedule_in_turn), 0, 0},
+    {"--reschedule-threshold", REAL, AT(reschedule_threshold), 0.01, 1000},
+    {"--reschedule-interval", REAL, AT(reschedule_interval), 1, 1e6},
     {"--json", FLAG, AT(json), 0, 0},
     {"--quiet", FLAG, AT(quiet), 0, 0},
     {"--ctx", U32, AT(n_ctx), 1, 1 << 30},

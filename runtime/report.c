@@ -64,25 +64,59 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
 }
 
 static void report_link(FILE *f, const struct atsi_tuner *tuner) {
-    static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams",
-                                        [ATSI_LINK_SHARES] = "shares",
-                                        [ATSI_LINK_SHARES_LESS] = "shares less",
-                                        [ATSI_LINK_SHARES_MORE] = "shares more"};
-    fprintf(f, "link     %s%s", names[tuner->use], tuner->settled ? "" : ", not settled yet");
-    for (int use = 0; use < ATSI_LINK_USES; use++)
-        if (tuner->median_us[use] > 0)
-            fprintf(f, "%s %s %.2f ms a token", use ? "," : "; tried:", names[use], tuner->median_us[use] * 1e-3);
+    static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares"};
+    const char *before = "; tried:";
+    fprintf(f, "link     %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
+    for (uint32_t i = 0; i < tuner->n_trials; i++) {
+        const struct atsi_tuner_result *result = &tuner->results[i];
+        if (result->median_us <= 0) continue;
+        fprintf(f, "%s %s %.2f ms a token", before, names[result->wish.use], result->median_us * 1e-3);
+        before = ",";
+    }
     fputc('\n', f);
 }
 
-static void report_rounds(FILE *f, const struct atsi_session *session, const struct atsi_generate_result *r) {
-    struct atsi_decision d = atsi_dispatcher_last(session->dispatcher);
-    fprintf(f, "rounds   of %u tokens: %u units promoted, %u shared, %u waits of the CPU\n", session->assigned_for,
-            d.n_promoted, d.n_shared, atsi_executor_n_handovers(session->executor));
-    if (session->assigned_for != 1 || n_decode_rounds(r) == 0 || d.predicted_us <= 0) return;
-    double measured_us = r->decode_us / n_decode_rounds(r);
-    fprintf(f, "a token  predicted %.2f ms, at best %.2f ms, measured %.2f ms; deciding took %.2f ms once\n",
-            d.predicted_us * 1e-3, d.lower_bound_us * 1e-3, measured_us * 1e-3, d.deciding_us * 1e-3);
+static void report_scales(FILE *f, const char *what, const struct atsi_scales *s) {
+    fprintf(f, "%s cpu x%.2f, gpu x%.2f, link x%.2f", what, s->cpu, s->gpu, s->link);
+}
+
+// Algorithm 3 at work, and what it cost the rounds.
+static void report_decisions(FILE *f, const struct atsi_rescheduler *r, double token_us) {
+    const struct atsi_rescheduler_stats *s = &r->stats;
+    fprintf(
+        f,
+        "decided  %u times for single tokens, %u taken over, the last one: %s; at most %.2f ms each, %s; hand-over at "
+        "most %.0f us, %.2f %% of a round\n",
+        s->n_decided, s->n_adopted, s->reason, s->most_took_us * 1e-3,
+        r->params.in_turn ? "between rounds" : "beside the rounds", s->most_handover_us,
+        100 * s->most_handover_us / token_us);
+    report_scales(f, "speeds   times by the plan's: recorded", &atsi_executor_recorder(r->executor, true)->scales);
+    report_scales(f, "; decided for", &s->scales);
+    fputc('\n', f);
+}
+
+static void report_prediction(FILE *f, const struct atsi_rescheduler *r, double token_us) {
+    static const struct atsi_scales as_planned = {1, 1, 1};
+    double planned_us = atsi_prepared_round_time(r->at_work, &as_planned),
+           recorded_us = atsi_prepared_round_time(r->at_work, &atsi_executor_recorder(r->executor, true)->scales),
+           recent_us = atsi_tuner_recent_us(&r->tuner);
+    if (planned_us <= 0) return;
+    fprintf(f, "a token  predicted %.2f ms by the plan, %.2f ms at the recorded speeds; measured %.2f ms on average",
+            planned_us * 1e-3, recorded_us * 1e-3, token_us * 1e-3);
+    if (recent_us > 0) fprintf(f, ", %.2f ms lately", recent_us * 1e-3);
+    fputc('\n', f);
+}
+
+static void report_rounds(FILE *f, const struct atsi_session *session, const struct atsi_generate_result *result) {
+    const struct atsi_rescheduler *r = &session->rescheduler;
+    fprintf(f, "rounds   of %u tokens: %u units promoted, %u shared, %u waits of the CPU\n", r->assigned_for,
+            r->stats.decision.n_promoted, r->stats.decision.n_shared, atsi_executor_n_handovers(session->executor));
+    if (r->assigned_for != 1 || n_decode_rounds(result) == 0) return;
+    double token_us = result->decode_us / n_decode_rounds(result);
+    report_prediction(f, r, token_us);
+    if (!r->tuner.params.is_dynamic) return;
+    if (r->tuner.params.has_choice) report_link(f, &r->tuner);
+    report_decisions(f, r, token_us);
 }
 
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
@@ -95,5 +129,4 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
     if (!weights->owner) return;
     atsi_budget_report(f, session->budget);
     report_rounds(f, session, &times->result);
-    if (session->tuner.has_choice) report_link(f, &session->tuner);
 }

@@ -15,36 +15,37 @@ static uint32_t count_token_ids(const struct atsi_program *p) {
     return n;
 }
 
-static enum atsi_status open_session(struct atsi_session *s, const struct atsi_executor_params *params,
+static enum atsi_status open_session(struct atsi_session *s, const struct atsi_session_params *params,
                                      struct atsi_error *err) {
-    const struct atsi_plan_limits *l = &params->plan->limits;
-    struct atsi_executor_params p = *params;
-    if (params->n_ctx > l->n_ctx)
+    struct atsi_executor_params p = *params->executor;
+    const struct atsi_plan_limits *l = &p.plan->limits;
+    if (p.n_ctx > l->n_ctx)
         return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u",
-                         params->n_ctx, l->n_ctx, params->n_ctx);
-    p.n_ctx = s->n_ctx = params->n_ctx ? params->n_ctx : l->n_ctx;
-    s->n_token_ids = count_token_ids(&params->plan->program);
-    s->last_logits = calloc(params->plan->program.n_vocab, sizeof *s->last_logits);
+                         "--ctx %u: the plan was made for at most %u; plan the model again with --ctx %u", p.n_ctx,
+                         l->n_ctx, p.n_ctx);
+    p.n_ctx = s->n_ctx = p.n_ctx ? p.n_ctx : l->n_ctx;
+    s->n_token_ids = count_token_ids(&p.plan->program);
+    s->last_logits = calloc(p.plan->program.n_vocab, sizeof *s->last_logits);
     s->output_rows = calloc(s->chunk, sizeof *s->output_rows);
     if (!s->last_logits || !s->output_rows)
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
-    return atsi_executor_create(&p, &s->executor, err);
+    ATSI_TRY(atsi_executor_create(&p, &s->executor, err));
+    return atsi_rescheduler_open(&s->rescheduler, s->executor, s->dispatcher, p.trace, &params->rescheduling, err);
 }
 
-enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher,
-                                     uint32_t chunk, const volatile sig_atomic_t *stop, struct atsi_session **out,
+enum atsi_status atsi_session_create(const struct atsi_session_params *params, struct atsi_session **out,
                                      struct atsi_error *err) {
     struct atsi_session *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s) {
-        atsi_dispatcher_free(dispatcher);
+        atsi_dispatcher_free(params->dispatcher);
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     }
-    uint32_t most = params->plan->limits.chunk;
-    *s = (struct atsi_session){
-        .plan = params->plan, .dispatcher = dispatcher, .stop = stop, .chunk = chunk && chunk < most ? chunk : most};
-    atsi_tuner_start(&s->tuner, atsi_dispatcher_has_choice(dispatcher));
+    uint32_t most = params->executor->plan->limits.chunk, chunk = params->chunk;
+    *s = (struct atsi_session){.plan = params->executor->plan,
+                               .dispatcher = params->dispatcher,
+                               .stop = params->stop,
+                               .chunk = chunk && chunk < most ? chunk : most};
     enum atsi_status status = open_session(s, params, err);
     if (status == ATSI_OK)
         *out = s;
@@ -53,11 +54,10 @@ enum atsi_status atsi_session_create(const struct atsi_executor_params *params, 
     return status;
 }
 
-// Another set of units on the CPU is another problem, for the dispatcher as for the tuner.
+// Another set of units on the CPU is another problem.
 static void take_homes(struct atsi_session *s) {
     atsi_dispatcher_move_homes(s->dispatcher, s->budget->weights->homes, s->budget->weights->can_travel);
-    atsi_tuner_start(&s->tuner, atsi_dispatcher_has_choice(s->dispatcher));
-    s->assigned_for = 0;
+    atsi_rescheduler_restart(&s->rescheduler);
 }
 
 void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget) {
@@ -67,6 +67,7 @@ void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget) {
 
 void atsi_session_free(struct atsi_session *s) {
     if (!s) return;
+    atsi_rescheduler_close(&s->rescheduler);
     atsi_executor_free(s->executor);
     atsi_dispatcher_free(s->dispatcher);
     free(s->last_logits);
@@ -107,20 +108,9 @@ static enum atsi_status follow_budget(struct atsi_session *s, struct atsi_error 
     if (!s->budget) return ATSI_OK;
     ATSI_TRY(atsi_budget_poll(s->budget, atsi_clock_us(), &change, err));
     if (change == ATSI_BUDGET_STAYS) return ATSI_OK;
+    ATSI_TRY(atsi_rescheduler_pause(&s->rescheduler, err));
     ATSI_TRY(atsi_budget_apply(s->budget, err));
     take_homes(s);
-    return ATSI_OK;
-}
-
-// Units may change sides between a prefill round and a decode round, and between prefills of very different length.
-static enum atsi_status assign_for(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
-    struct atsi_assignment assignment;
-    bool same = s->assigned_for && (s->assigned_for == 1) == (n_tokens == 1) && n_tokens <= 2 * s->assigned_for &&
-                s->assigned_for <= 2 * n_tokens;
-    if (same) return ATSI_OK;
-    ATSI_TRY(atsi_dispatcher_decide(s->dispatcher, n_tokens, s->tuner.use, NULL, &assignment, err));
-    ATSI_TRY(atsi_executor_assign(s->executor, &assignment, err));
-    s->assigned_for = n_tokens;
     return ATSI_OK;
 }
 
@@ -128,7 +118,7 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
     double started_us = atsi_clock_us();
     ATSI_TRY(atsi_executor_round(s->executor, r, err));
     s->n_past += r->n_tokens;
-    if (r->n_tokens == 1 && atsi_tuner_record(&s->tuner, atsi_clock_us() - started_us)) s->assigned_for = 0;
+    atsi_rescheduler_after_round(&s->rescheduler, r->n_tokens, atsi_clock_us() - started_us);
     return ATSI_OK;
 }
 
@@ -151,7 +141,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         sink.first = done;
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         ATSI_TRY(follow_budget(s, err));
-        ATSI_TRY(assign_for(s, n_round, err));
+        ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;
     }

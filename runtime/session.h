@@ -7,14 +7,13 @@
 #include "runtime/budget.h"
 #include "runtime/dispatcher.h"
 #include "runtime/executor.h"
-#include "runtime/tuner.h"
+#include "runtime/rescheduler.h"
 
 struct atsi_session {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
     struct atsi_budget *budget; // looked at between rounds; NULL: the units' homes never change
-    uint32_t assigned_for;      // tokens of a round that the executor's assignment was decided for; 0: none yet
-    struct atsi_tuner tuner;
+    struct atsi_rescheduler rescheduler;
     const struct atsi_plan *plan;
     uint32_t n_ctx;
     uint32_t chunk;                    // tokens of a round, at most the plan's
@@ -25,9 +24,14 @@ struct atsi_session {
     int32_t *output_rows;              // [chunk] of the coming round, kept so that a round allocates nothing
 };
 
-// `dispatcher` is taken over (freed with the session, or when this fails). chunk 0: the plan's; a larger one than the plan's is cut to it. params->n_ctx 0: the plan's; above it: ATSI_BAD_INPUT.
-enum atsi_status atsi_session_create(const struct atsi_executor_params *params, struct atsi_dispatcher *dispatcher,
-                                     uint32_t chunk, const volatile sig_atomic_t *stop, struct atsi_session **out,
+struct atsi_session_params {
+    const struct atsi_executor_params *executor; // n_ctx 0: the plan's; above it: ATSI_BAD_INPUT
+    struct atsi_dispatcher *dispatcher;          // taken over: freed with the session, or when it cannot be created
+    struct atsi_rescheduler_params rescheduling;
+    uint32_t chunk;                    // 0: the plan's; a larger one than the plan's is cut to it
+    const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
+};
+enum atsi_status atsi_session_create(const struct atsi_session_params *params, struct atsi_session **out,
                                      struct atsi_error *err);
 // Takes the units' homes from the weights, now and whenever the budget (borrowed) moves them.
 void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget);

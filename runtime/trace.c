@@ -15,7 +15,7 @@ struct atsi_trace {
 };
 
 enum atsi_status atsi_trace_open(struct atsi_trace **out, const char *path, struct atsi_error *err) {
-    static const char *const lanes[] = {"CPU", "CPU waits", "GPU compute", "Copy engine", "Rounds"};
+    static const char *const lanes[] = {"CPU", "CPU waits", "GPU compute", "Copy engine", "Rounds", "Decisions"};
     struct atsi_trace *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t || !(t->path = strdup(path))) {
@@ -31,7 +31,7 @@ enum atsi_status atsi_trace_open(struct atsi_trace **out, const char *path, stru
     }
     t->origin_us = atsi_clock_us();
     fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", t->file);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         fprintf(t->file,
                 "%s{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
                 i ? ",\n" : "", i + 1, lanes[i]);

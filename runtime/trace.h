@@ -9,7 +9,8 @@ enum atsi_trace_lane {
     ATSI_LANE_WAIT = 2,
     ATSI_LANE_GPU = 3,
     ATSI_LANE_COPY = 4,
-    ATSI_LANE_ROUND = 5
+    ATSI_LANE_ROUND = 5,
+    ATSI_LANE_DECISION = 6
 };
 
 struct atsi_trace;

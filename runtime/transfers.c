@@ -30,11 +30,11 @@ struct atsi_transfers {
     char *region;
     uint64_t region_bytes;
     uint32_t max_units;
-    struct unit_events *events;    // [max_units]
-    struct atsi_event *taken_over; // of the compute stream when the plan was taken
+    struct unit_events *events; // [max_units]
+    struct atsi_event *reached; // of the compute stream: where transfers may start
     const struct atsi_transfer_plan *plan;
     uint64_t n_issued, n_consumed; // since the plan was taken, through all rounds
-    bool timing;
+    bool timing, no_overlap;
 };
 
 static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err) {
@@ -43,7 +43,7 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     ATSI_TRY(ops->alloc(t->device, t->region_bytes, &region, err));
     t->region = region;
     ATSI_TRY(ops->stream_create(t->device, &t->stream, err));
-    ATSI_TRY(ops->event_create(t->device, false, &t->taken_over, err));
+    ATSI_TRY(ops->event_create(t->device, false, &t->reached, err));
     for (uint32_t i = 0; i < t->max_units; i++) {
         ATSI_TRY(ops->event_create(t->device, false, &t->events[i].arrived, err));
         ATSI_TRY(ops->event_create(t->device, false, &t->events[i].consumed, err));
@@ -54,11 +54,12 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
 }
 
 enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       struct atsi_transfers **out, struct atsi_error *err) {
+                                       bool no_overlap, struct atsi_transfers **out, struct atsi_error *err) {
     struct atsi_transfers *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
-    *t = (struct atsi_transfers){.device = device, .region_bytes = temp_bytes, .max_units = max_units};
+    *t = (struct atsi_transfers){
+        .device = device, .region_bytes = temp_bytes, .max_units = max_units, .no_overlap = no_overlap};
     t->events = calloc(max_units, sizeof *t->events);
     enum atsi_status status =
         t->events ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
@@ -79,7 +80,7 @@ void atsi_transfers_free(struct atsi_transfers *t) {
         for (int k = 0; k < 4; k++)
             if (events[k]) ops->event_destroy(events[k]);
     }
-    if (t->taken_over) ops->event_destroy(t->taken_over);
+    if (t->reached) ops->event_destroy(t->reached);
     if (t->stream) ops->stream_destroy(t->stream);
     if (t->region) ops->free(t->device, t->region);
     free(t->events);
@@ -158,8 +159,8 @@ enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_
     t->plan = plan;
     t->n_issued = t->n_consumed = 0;
     for (uint32_t u = 0; u < t->max_units; u++) t->events[u].timed = t->events[u].measured = false;
-    ATSI_TRY(t->device->ops->event_record(t->taken_over, compute, err));
-    return t->device->ops->stream_wait(t->stream, t->taken_over, err);
+    ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
+    return t->device->ops->stream_wait(t->stream, t->reached, err);
 }
 
 // ---- rounds -------------------------------------------------------------------------------------------------------
@@ -196,6 +197,7 @@ static enum atsi_status issue_one(struct atsi_transfers *t, uint32_t u, struct a
 }
 
 enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err) {
+    if (t->no_overlap) return ATSI_OK;
     // A wait takes an event as last recorded, so transfer T may be issued once consumption T - waits_for has been.
     while (n_units(t)) {
         uint32_t u = (uint32_t)(t->n_issued % n_units(t));
@@ -205,8 +207,15 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
     return ATSI_OK;
 }
 
+// The transfer stream joins the compute stream, then the compute stream the transfer.
+static enum atsi_status issue_in_turn(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
+    ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
+    ATSI_TRY(t->device->ops->stream_wait(t->stream, t->reached, err));
+    return issue_one(t, (uint32_t)(t->n_issued % n_units(t)), err);
+}
+
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
-    ATSI_TRY(atsi_transfers_issue(t, err));
+    ATSI_TRY(t->no_overlap ? issue_in_turn(t, compute, err) : atsi_transfers_issue(t, err));
     return t->device->ops->stream_wait(compute, t->events[t->n_consumed % n_units(t)].arrived, err);
 }
 
@@ -217,6 +226,10 @@ enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_s
     events->measured |= events->timed;
     t->n_consumed++;
     return atsi_transfers_issue(t, err);
+}
+
+enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err) {
+    return t->device->ops->stream_sync(t->stream, err);
 }
 
 void atsi_transfers_time(struct atsi_transfers *t, bool timing) { t->timing = timing; }

@@ -23,9 +23,9 @@ struct atsi_transfer_unit {
 };
 
 // Takes `temp_bytes` of device memory and the transfer stream at once; nothing grows afterwards. max_units bounds any later plan (events
-// are made now).
+// are made now). `no_overlap`: for comparison, a transfer starts when its unit is reached and everything before it is done.
 enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       struct atsi_transfers **out, struct atsi_error *err);
+                                       bool no_overlap, struct atsi_transfers **out, struct atsi_error *err);
 void atsi_transfers_free(struct atsi_transfers *t); // NULL fine; the compute stream must be idle
 
 // Lays units out in the region; changes nothing in `t`, so it may run in another thread beside transfers. Free with
@@ -51,6 +51,8 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
 // The compute stream has been given the unit's work: marks its end and issues what that frees.
 enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
+// Waits for transfers under way.
+enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err);
 
 // With `timing`, transfers started from now on are timed, each once.
 void atsi_transfers_time(struct atsi_transfers *t, bool timing);

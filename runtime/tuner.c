@@ -4,65 +4,105 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double epsilon = 0.15;
-
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static double median(const double *times) {
+double atsi_tuner_recent_us(const struct atsi_tuner *t) {
     double sorted[ATSI_TUNER_ROUNDS];
-    memcpy(sorted, times, sizeof sorted);
+    if (t->n_rounds <= ATSI_TUNER_ROUNDS) return 0;
+    memcpy(sorted, t->times_us, sizeof sorted);
     qsort(sorted, ATSI_TUNER_ROUNDS, sizeof *sorted, compare);
     return sorted[ATSI_TUNER_ROUNDS / 2];
 }
 
-static void begin(struct atsi_tuner *t, enum atsi_link_use use) {
-    t->use = use;
-    t->n_rounds = 0;
+bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return t->i_trial == t->n_trials; }
+
+static double deviation(double from, double to) { return from > 0 ? fabs(to / from - 1) : 0; }
+
+bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
+    double last_us = t->times_us[(t->n_rounds + ATSI_TUNER_ROUNDS - 1) % ATSI_TUNER_ROUNDS];
+    return t->has_reference && deviation(t->reference_us, last_us) > t->params.epsilon;
 }
 
-void atsi_tuner_start(struct atsi_tuner *t, bool has_choice) {
-    *t = (struct atsi_tuner){.has_choice = has_choice, .settled = !has_choice};
-    begin(t, has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS);
+static bool ask(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_scales *scales, const char *reason) {
+    t->wish = (struct atsi_tuner_wish){use, *scales};
+    t->reason = reason;
+    t->asked = true;
+    return true;
+}
+
+void atsi_tuner_begun(struct atsi_tuner *t) {
+    t->asked = false;
+    t->n_rounds = 0;
+    t->has_reference = false;
+}
+
+static void list_trials(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
+    memset(t->results, 0, sizeof t->results);
+    memcpy(t->trials, uses, n * sizeof *uses);
+    t->n_trials = n;
+    t->i_trial = 0;
+    t->n_settled = 0;
+}
+
+void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
+    static const struct atsi_scales as_planned = {1, 1, 1};
+    static const enum atsi_link_use both[] = {ATSI_LINK_SHARES, ATSI_LINK_SHARES, ATSI_LINK_STREAMS};
+    *t = (struct atsi_tuner){.params = *params};
+    if (params->is_dynamic && params->has_choice) list_trials(t, both, 3);
+    ask(t, params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, &as_planned, "start");
+    t->asked = false; // the first decision comes without being asked for
+}
+
+// Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
+static bool is_repeat(const struct atsi_tuner *t, const struct atsi_scales *scales) {
+    return t->trials[t->i_trial] == t->wish.use &&
+           atsi_scales_deviation(&t->wish.scales, scales) < t->params.epsilon / 3;
 }
 
 static bool settle(struct atsi_tuner *t) {
-    enum atsi_link_use best = ATSI_LINK_STREAMS;
-    for (int use = 1; use < ATSI_LINK_USES; use++)
-        if (t->median_us[use] < t->median_us[best]) best = (enum atsi_link_use)use;
-    bool changed = best != t->use;
-    t->settled = true;
-    t->n_watched = 0;
-    begin(t, best);
-    return changed;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < t->n_trials; i++)
+        if (t->results[i].median_us > 0 && t->results[i].median_us < t->results[best].median_us) best = i;
+    struct atsi_tuner_wish wish = t->results[best].wish;
+    return best != t->i_newest && ask(t, wish.use, &wish.scales, "the fastest of those tried");
 }
 
-// After settling, the median of the last rounds stands for the recent time, so that one slow round changes nothing.
-static bool watch(struct atsi_tuner *t, double round_us) {
-    t->times_us[t->n_watched++ % ATSI_TUNER_ROUNDS] = round_us;
-    if (t->n_watched < ATSI_TUNER_ROUNDS) return false; // tau: five tokens since the decision
-    double deviation = fabs(median(t->times_us) / t->median_us[t->use] - 1);
-    if (deviation < epsilon) return false;
-    t->settled = false; // measure this use first, then the others
-    memset(t->median_us, 0, sizeof t->median_us);
-    t->n_rounds = 1;
+static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *scales) {
+    t->i_newest = t->i_trial;
+    t->results[t->i_trial++] = (struct atsi_tuner_result){t->wish, atsi_tuner_recent_us(t)};
+    while (t->i_trial < t->n_trials && is_repeat(t, scales)) t->i_trial++;
+    if (t->i_trial < t->n_trials) return ask(t, t->trials[t->i_trial], scales, "trial");
+    return settle(t);
+}
+
+static bool decide_again(struct atsi_tuner *t, const struct atsi_scales *scales, const char *reason) {
+    enum atsi_link_use uses[] = {t->wish.use, t->wish.use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS};
+    if (t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE) list_trials(t, uses, 2);
+    return ask(t, t->wish.use, scales, reason);
+}
+
+static bool watch(struct atsi_tuner *t, const struct atsi_scales *scales) {
+    t->n_settled++;
+    if (t->n_rounds <= ATSI_TUNER_ROUNDS || t->n_rounds < t->params.tau) return false;
+    if (!t->has_reference) {
+        t->has_reference = true;
+        t->reference = *scales;
+        t->reference_us = atsi_tuner_recent_us(t);
+        return false;
+    }
+    if (atsi_scales_deviation(&t->reference, scales) > t->params.epsilon)
+        return decide_again(t, scales, "speeds have changed");
+    if (deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon)
+        return decide_again(t, scales, "rounds take another time");
     return false;
 }
 
-bool atsi_tuner_record(struct atsi_tuner *t, double round_us) {
-    if (!t->has_choice) return false;
-    t->n_rounds++;
-    if (t->settled) return t->n_rounds > 1 && watch(t, round_us);
-    if (t->n_rounds == 1) return false;
-    t->times_us[t->n_rounds - 2] = round_us;
-    if (t->n_rounds <= ATSI_TUNER_ROUNDS) return false;
-    t->median_us[t->use] = median(t->times_us);
-    for (int use = 0; use < ATSI_LINK_USES; use++)
-        if (t->median_us[use] == 0) {
-            begin(t, (enum atsi_link_use)use);
-            return true;
-        }
-    return settle(t);
+bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {
+    if (!t->params.is_dynamic || t->asked) return false;
+    t->times_us[t->n_rounds++ % ATSI_TUNER_ROUNDS] = round_us;
+    if (atsi_tuner_is_settled(t)) return watch(t, scales);
+    return t->n_rounds > ATSI_TUNER_ROUNDS && end_trial(t, scales);
 }

@@ -1,29 +1,62 @@
-// tuner.h: finds by trying which use of the link makes decode rounds faster, and tries again when their time changes. Pure.
+// tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/scheduling.md). Pure.
 //
-// Each use runs for a few rounds (the first is not counted: its launches are captured then); the one with the lowest median stays.
-// The paper's rule for trying again (Algorithm 3): the recent time deviates from that of the last decision by more than
-// epsilon = 15 % and at least tau = 5 times the time a token takes has passed since.
+// A decision is asked for when the recorded speeds, or the time of a round, deviate by epsilon from what they were under the
+// assignment at work, and tau has passed since that one was taken over. Which use of the link is faster is found by trying: each runs
+// for a few rounds (the first is not counted), decided for with the newest speeds; the one with the lowest median stays. At the
+// start shares are tried twice, first as the plan's times have it, then with what that showed.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 
 #include "runtime/dispatcher.h"
 
 enum {
-    ATSI_TUNER_ROUNDS = 5
-}; // tau is as many
-
-struct atsi_tuner {
-    bool has_choice; // else the first use, streaming, stays for ever
-    bool settled;
-    enum atsi_link_use use;             // of the coming round
-    uint32_t n_rounds;                  // since this use began
-    double times_us[ATSI_TUNER_ROUNDS]; // of this use; after settling a ring of the last rounds
-    double median_us[ATSI_LINK_USES];   // 0: not tried since the last change of load
-    uint32_t n_watched;                 // rounds since settling
+    ATSI_TUNER_ROUNDS = 5,    // of a trial, and of a median
+    ATSI_TUNER_TRIALS = 3,    // at most, one after the other
+    ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again
 };
 
-void atsi_tuner_start(struct atsi_tuner *t, bool has_choice);
-// Takes the time of a decode round. Returns true when `use` has changed, so that a new assignment is due.
-bool atsi_tuner_record(struct atsi_tuner *t, double round_us);
+struct atsi_tuner_params {
+    bool is_dynamic; // else nothing is ever asked for
+    bool has_choice; // both uses are possible; else units only stream
+    double epsilon;  // relative deviation
+    double tau;      // in recent times of a token, that is in rounds
+};
+
+// What an assignment is decided for.
+struct atsi_tuner_wish {
+    enum atsi_link_use use;
+    struct atsi_scales scales;
+};
+
+struct atsi_tuner {
+    struct atsi_tuner_params params;
+    struct atsi_tuner_wish wish;        // of the assignment at work, or of the one asked for
+    bool asked;                         // nothing is counted until atsi_tuner_begun
+    uint32_t n_rounds;                  // since the assignment was taken over
+    double times_us[ATSI_TUNER_ROUNDS]; // ring
+    enum atsi_link_use trials[ATSI_TUNER_TRIALS];
+    uint32_t n_trials, i_trial; // i_trial == n_trials: settled
+    struct atsi_tuner_result {
+        struct atsi_tuner_wish wish;
+        double median_us;
+    } results[ATSI_TUNER_TRIALS]; // [i_trial] of the newest trials; they stay for the report
+    uint32_t i_newest;            // the trial whose assignment is at work when the trials end
+    bool has_reference;           // what deviations are measured against is known: tau has passed
+    struct atsi_scales reference;
+    double reference_us;
+    uint32_t n_settled; // rounds since the trials ended
+    const char *reason; // of the newest wish, for people
+};
+
+void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
+// Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
+bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
+// What was asked for last is at work from the coming round on.
+void atsi_tuner_begun(struct atsi_tuner *t);
+bool atsi_tuner_is_settled(const struct atsi_tuner *t);
+// Of the last rounds under the assignment at work; 0 before there are enough.
+double atsi_tuner_recent_us(const struct atsi_tuner *t);
+// The last round took so much longer or shorter than those before that the devices should be looked at.
+bool atsi_tuner_is_surprised(const struct atsi_tuner *t);
 
 #endif

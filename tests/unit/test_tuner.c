@@ -1,4 +1,4 @@
-// The tuner against a made-up machine whose speed for each use of the link is known and changes.
+// The tuner against a made-up machine whose speeds for each use of the link are known and change.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,63 +8,156 @@
 
 #include "runtime/tuner.h"
 
-// Runs n rounds at these times and returns the use of the last one. A use's first round takes ten times as long.
-static enum atsi_link_use run(struct atsi_tuner *t, const double *times_us, int n) {
-    enum atsi_link_use last = t->use;
+static const struct atsi_tuner_params with_choice = {true, true, 0.15, 5};
+
+struct machine {
+    double times_us[ATSI_LINK_USES];
+    double ill_decided; // how much longer a round takes that was decided for other speeds than these
+    struct atsi_scales scales;
+};
+
+static double round_us(const struct machine *m, const struct atsi_tuner_wish *wish) {
+    bool fits = atsi_scales_deviation(&wish->scales, &m->scales) < 0.01;
+    return m->times_us[wish->use] * (fits ? 1 : m->ill_decided);
+}
+
+struct run {
+    uint32_t n_decisions;
+    struct atsi_tuner_wish last; // at work in the last round
+};
+
+// n rounds; a decision is at work `delay` rounds after it was asked for, and the first round under it takes ten times as long.
+static struct run run(struct atsi_tuner *t, const struct machine *m, int n, int delay) {
+    struct run r = {.last = t->wish};
+    struct atsi_tuner_wish at_work = t->wish;
+    int waits = -1;
     bool fresh = t->n_rounds == 0;
     for (int i = 0; i < n; i++) {
-        last = t->use;
-        fresh = atsi_tuner_record(t, times_us[last] * (fresh ? 10 : 1));
+        if (waits == 0) {
+            at_work = t->wish;
+            atsi_tuner_begun(t);
+            fresh = true;
+        }
+        waits -= waits >= 0;
+        r.last = at_work;
+        if (atsi_tuner_record(t, round_us(m, &at_work) * (fresh ? 10 : 1), &m->scales)) {
+            r.n_decisions++;
+            waits = delay;
+        }
+        fresh = false;
     }
-    return last;
+    return r;
 }
 
 static void finds_the_fastest_use_whichever_it_is(void **state) {
     (void)state;
-    for (int best = 0; best < ATSI_LINK_USES; best++) {
-        double times_us[ATSI_LINK_USES] = {40, 41, 42, 43};
-        struct atsi_tuner t;
-        times_us[best] = 30;
-        atsi_tuner_start(&t, true);
-        assert_int_equal(run(&t, times_us, 60), best);
-    }
+    for (int best = 0; best < ATSI_LINK_USES; best++)
+        for (int delay = 0; delay < 4; delay++) {
+            struct machine m = {{40, 40}, 1, {1, 1, 1}};
+            struct atsi_tuner t;
+            m.times_us[best] = 30;
+            atsi_tuner_start(&t, &with_choice);
+            assert_int_equal(run(&t, &m, 60, delay).last.use, best);
+            assert_true(atsi_tuner_is_settled(&t));
+            assert_int_equal(run(&t, &m, 300, delay).n_decisions, 0);
+        }
 }
 
-static void tries_again_when_the_load_changes(void **state) {
+static void shares_are_decided_again_with_what_the_first_trial_showed(void **state) {
     (void)state;
-    double times_us[ATSI_LINK_USES] = {40, 30, 35, 36}, loaded_us[ATSI_LINK_USES] = {60, 80, 90, 95};
+    struct machine m = {{40, 30}, 1.1, {1.3, 1, 0.8}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, true);
-    assert_int_equal(run(&t, times_us, 60), ATSI_LINK_SHARES);
-    assert_int_equal(run(&t, loaded_us, 80), ATSI_LINK_STREAMS);
-    assert_int_equal(run(&t, times_us, 80), ATSI_LINK_SHARES);
+    atsi_tuner_start(&t, &with_choice);
+    struct run r = run(&t, &m, 60, 1);
+    assert_int_equal(r.last.use, ATSI_LINK_SHARES);
+    assert_true(r.last.scales.cpu == 1.3 && r.last.scales.link == 0.8);
+}
+
+static void what_was_better_by_the_plan_stays(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8}}; // decided for measured speeds it is slower
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    struct run r = run(&t, &m, 100, 1);
+    assert_int_equal(r.last.use, ATSI_LINK_SHARES);
+    assert_true(r.last.scales.cpu == 1 && r.last.scales.link == 1);
+}
+
+static void decides_again_when_a_speed_changes(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1.2, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    m.scales.link = 2;
+    struct run r = run(&t, &m, 20, 1);
+    assert_true(r.n_decisions >= 1);
+    assert_true(r.last.scales.link == 2);
+    m.scales.link = 1;
+    r = run(&t, &m, 40, 1);
+    assert_true(r.last.scales.link == 1);
+}
+
+static void tries_the_other_use_when_the_load_changes(void **state) {
+    (void)state;
+    struct machine calm = {{40, 30}, 1, {1, 1, 1}}, loaded = {{60, 80}, 1, {1, 1, 2}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    assert_int_equal(run(&t, &calm, 120, 1).last.use, ATSI_LINK_SHARES);
+    assert_int_equal(run(&t, &loaded, 80, 1).last.use, ATSI_LINK_STREAMS);
+    assert_int_equal(run(&t, &calm, 80, 1).last.use, ATSI_LINK_SHARES);
+}
+
+// Algorithm 3's tau: no two decisions closer than that.
+static void waits_between_decisions(void **state) {
+    (void)state;
+    struct atsi_tuner_params params = {true, false, 0.15, 20};
+    struct machine m = {{40, 40}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    int since = 0;
+    atsi_tuner_start(&t, &params);
+    for (int i = 0; i < 400; i++, since++) {
+        m.scales.cpu = i / 3 % 2 ? 2 : 1;
+        if (!atsi_tuner_record(&t, 40, &m.scales)) continue;
+        assert_true(since >= 20);
+        since = 0;
+        atsi_tuner_begun(&t);
+    }
+    assert_true(since < 400);
 }
 
 static void small_changes_and_single_outliers_change_nothing(void **state) {
     (void)state;
-    double times_us[ATSI_LINK_USES] = {40, 30, 35, 36};
+    struct machine m = {{40, 30}, 1, {1, 1, 1}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, true);
-    run(&t, times_us, 60);
-    for (int i = 0; i < 200; i++) assert_false(atsi_tuner_record(&t, i % 50 == 49 ? 50 : 30 + i % 3));
-    assert_int_equal(t.use, ATSI_LINK_SHARES);
-    assert_true(t.settled);
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    for (int i = 0; i < 200; i++) {
+        struct atsi_scales scales = {1 + 0.1 * (i % 2), 1, 1 - 0.1 * (i % 3 == 0)};
+        assert_false(atsi_tuner_record(&t, i % 50 == 49 ? 50 : 30 + i % 3, &scales));
+        assert_int_equal(atsi_tuner_is_surprised(&t), i % 50 == 49);
+    }
 }
 
-static void without_a_choice_it_streams(void **state) {
+static void a_static_placement_is_never_decided_again(void **state) {
     (void)state;
+    struct atsi_tuner_params params = {false, false, 0.15, 5};
+    struct atsi_scales scales = {9, 1, 5};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, false);
-    for (int i = 0; i < 50; i++) assert_false(atsi_tuner_record(&t, 10 + i));
-    assert_int_equal(t.use, ATSI_LINK_STREAMS);
+    atsi_tuner_start(&t, &params);
+    for (int i = 0; i < 50; i++) assert_false(atsi_tuner_record(&t, 10 + i, &scales));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_fastest_use_whichever_it_is),
-        cmocka_unit_test(tries_again_when_the_load_changes),
+        cmocka_unit_test(shares_are_decided_again_with_what_the_first_trial_showed),
+        cmocka_unit_test(what_was_better_by_the_plan_stays),
+        cmocka_unit_test(decides_again_when_a_speed_changes),
+        cmocka_unit_test(tries_the_other_use_when_the_load_changes),
+        cmocka_unit_test(waits_between_decisions),
         cmocka_unit_test(small_changes_and_single_outliers_change_nothing),
-        cmocka_unit_test(without_a_choice_it_streams),
+        cmocka_unit_test(a_static_placement_is_never_decided_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

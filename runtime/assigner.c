@@ -1,0 +1,157 @@
+#include "runtime/assigner.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/clock.h"
+
+enum state {
+    IDLE,
+    ASKED,
+    DONE
+};
+
+struct atsi_assigner {
+    struct atsi_executor *executor;
+    struct atsi_dispatcher *dispatcher;
+    bool beside;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    // under the lock
+    enum state state;
+    bool stopping;
+    struct atsi_assigner_result result;    // .job is the job
+    struct atsi_prepared_round *discarded; // to be freed by the thread
+};
+
+static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_result *r, struct atsi_error *err) {
+    struct atsi_assignment assignment;
+    ATSI_TRY(
+        atsi_dispatcher_decide(a->dispatcher, r->job.n_tokens, r->job.wish.use, &r->job.wish.scales, &assignment, err));
+    r->decision = atsi_dispatcher_last(a->dispatcher);
+    return atsi_executor_prepare(a->executor, &assignment, &r->prepared, err);
+}
+
+static void work(struct atsi_assigner *a, struct atsi_assigner_result *r) {
+    r->began_us = atsi_clock_us();
+    r->prepared = NULL;
+    memset(&r->err, 0, sizeof r->err);
+    r->err.status = prepare(a, r, &r->err);
+    r->took_us = atsi_clock_us() - r->began_us;
+}
+
+// Lock held on entry and exit.
+static void free_discarded(struct atsi_assigner *a) {
+    struct atsi_prepared_round *discarded = a->discarded;
+    a->discarded = NULL;
+    pthread_mutex_unlock(&a->lock);
+    atsi_prepared_round_free(discarded);
+    pthread_mutex_lock(&a->lock);
+}
+
+static void *thread_main(void *context) {
+    struct atsi_assigner *a = context;
+    pthread_mutex_lock(&a->lock);
+    while (!a->stopping || a->state == ASKED) {
+        if (a->discarded) {
+            free_discarded(a);
+        } else if (a->state == ASKED) {
+            struct atsi_assigner_result r = a->result;
+            pthread_mutex_unlock(&a->lock);
+            work(a, &r);
+            pthread_mutex_lock(&a->lock);
+            a->result = r;
+            a->state = DONE;
+            pthread_cond_broadcast(&a->changed);
+        } else {
+            pthread_cond_wait(&a->changed, &a->lock);
+        }
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+enum atsi_status atsi_assigner_create(struct atsi_executor *executor, struct atsi_dispatcher *dispatcher, bool beside,
+                                      struct atsi_assigner **out, struct atsi_error *err) {
+    struct atsi_assigner *a = calloc(1, sizeof *a);
+    *out = NULL;
+    if (!a) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the assigner");
+    a->executor = executor;
+    a->dispatcher = dispatcher;
+    a->beside = beside;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    int failure = beside ? pthread_create(&a->thread, NULL, thread_main, a) : 0;
+    if (failure) {
+        a->beside = false;
+        atsi_assigner_free(a);
+        return atsi_fail(err, ATSI_FAILED, "cannot start the thread that decides: %s", strerror(failure));
+    }
+    *out = a;
+    return ATSI_OK;
+}
+
+void atsi_assigner_free(struct atsi_assigner *a) {
+    if (!a) return;
+    if (a->beside) {
+        pthread_mutex_lock(&a->lock);
+        a->stopping = true;
+        pthread_cond_broadcast(&a->changed);
+        pthread_mutex_unlock(&a->lock);
+        pthread_join(a->thread, NULL);
+    }
+    if (a->state == DONE) atsi_prepared_round_free(a->result.prepared);
+    atsi_prepared_round_free(a->discarded);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
+
+void atsi_assigner_ask(struct atsi_assigner *a, const struct atsi_assigner_job *job) {
+    if (!a->beside) {
+        a->result.job = *job;
+        work(a, &a->result);
+        a->state = DONE;
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    a->result.job = *job;
+    a->state = ASKED;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+bool atsi_assigner_is_busy(struct atsi_assigner *a) {
+    pthread_mutex_lock(&a->lock);
+    bool busy = a->state != IDLE;
+    pthread_mutex_unlock(&a->lock);
+    return busy;
+}
+
+bool atsi_assigner_take(struct atsi_assigner *a, bool wait, struct atsi_assigner_result *out) {
+    pthread_mutex_lock(&a->lock);
+    while (wait && a->state == ASKED) pthread_cond_wait(&a->changed, &a->lock);
+    bool taken = a->state == DONE;
+    if (taken) {
+        *out = a->result;
+        a->state = IDLE;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return taken;
+}
+
+void atsi_assigner_discard(struct atsi_assigner *a, struct atsi_prepared_round *prepared) {
+    if (!prepared) return;
+    if (!a->beside) {
+        atsi_prepared_round_free(prepared);
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    struct atsi_prepared_round *earlier = a->discarded;
+    a->discarded = prepared;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    atsi_prepared_round_free(earlier); // only when two come faster than the thread frees them
+}

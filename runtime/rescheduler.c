@@ -1,0 +1,164 @@
+#include "runtime/rescheduler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/base/clock.h"
+
+static const double default_epsilon = 0.15, default_tau = 5;
+static const double least_gain = 0.01; // predicted, for another assignment of the same kind to be worth taking over
+
+static void start_tuner(struct atsi_rescheduler *r) {
+    struct atsi_tuner_params params = {.is_dynamic = atsi_dispatcher_is_dynamic(r->dispatcher),
+                                       .has_choice = atsi_dispatcher_has_choice(r->dispatcher),
+                                       .epsilon = r->params.epsilon > 0 ? r->params.epsilon : default_epsilon,
+                                       .tau = r->params.tau > 0 ? r->params.tau : default_tau};
+    atsi_tuner_start(&r->tuner, &params);
+}
+
+enum atsi_status atsi_rescheduler_open(struct atsi_rescheduler *r, struct atsi_executor *executor,
+                                       struct atsi_dispatcher *dispatcher, struct atsi_trace *trace,
+                                       const struct atsi_rescheduler_params *params, struct atsi_error *err) {
+    *r = (struct atsi_rescheduler){.executor = executor, .dispatcher = dispatcher, .trace = trace, .params = *params};
+    start_tuner(r);
+    bool beside = atsi_dispatcher_is_dynamic(dispatcher) && !params->in_turn;
+    return atsi_assigner_create(executor, dispatcher, beside, &r->assigner, err);
+}
+
+static void drop_ahead(struct atsi_rescheduler *r) {
+    if (r->has_ahead) atsi_prepared_round_free(r->ahead.prepared);
+    r->has_ahead = false;
+}
+
+void atsi_rescheduler_close(struct atsi_rescheduler *r) {
+    atsi_assigner_free(r->assigner);
+    r->assigner = NULL;
+    drop_ahead(r);
+}
+
+// ---- taking over --------------------------------------------------------------------------------------------------
+
+static enum atsi_status check(const struct atsi_assigner_result *result, struct atsi_error *err) {
+    return result->err.status == ATSI_OK ? ATSI_OK : atsi_fail(err, result->err.status, "%s", result->err.text);
+}
+
+static void trace_decision(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
+                           const char *verdict) {
+    const struct atsi_scales *s = &result->job.wish.scales;
+    char name[200];
+    snprintf(name, sizeof name, "decide for %u tokens (%s): cpu x%.2f gpu x%.2f link x%.2f; %u promoted, %u shared; %s",
+             result->job.n_tokens, result->job.n_tokens == 1 ? r->tuner.reason : "prompt", s->cpu, s->gpu, s->link,
+             result->decision.n_promoted, result->decision.n_shared, verdict);
+    atsi_trace_span(r->trace, ATSI_LANE_DECISION, name, result->began_us, result->took_us);
+}
+
+static void count(struct atsi_rescheduler *r, const struct atsi_assigner_result *result, double handover_us) {
+    struct atsi_rescheduler_stats *s = &r->stats;
+    if (result->took_us > s->most_took_us) s->most_took_us = result->took_us;
+    if (handover_us > s->most_handover_us) s->most_handover_us = handover_us;
+    s->decision = result->decision;
+    s->scales = result->job.wish.scales;
+    s->reason = r->tuner.reason;
+    s->n_adopted += result->job.n_tokens == 1;
+}
+
+static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
+                              struct atsi_error *err) {
+    struct atsi_prepared_round *old;
+    double started_us = atsi_clock_us();
+    ATSI_TRY(check(result, err));
+    enum atsi_status status = atsi_executor_adopt(r->executor, result->prepared, &old, err);
+    atsi_assigner_discard(r->assigner, old);
+    r->at_work = result->prepared;
+    r->assigned_for = result->job.n_tokens;
+    if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner);
+    count(r, result, atsi_clock_us() - started_us);
+    trace_decision(r, result, "taken over");
+    return status;
+}
+
+// ---- another kind of rounds ---------------------------------------------------------------------------------------
+
+static void ask(struct atsi_rescheduler *r, uint32_t n_tokens) {
+    struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish = r->tuner.wish};
+    if (n_tokens > 1) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
+    r->stats.n_decided += n_tokens == 1;
+    atsi_assigner_ask(r->assigner, &job);
+}
+
+// What is under way or waits is a decode assignment; it is kept for later.
+static void take_ahead(struct atsi_rescheduler *r) {
+    if (!atsi_assigner_is_busy(r->assigner)) return;
+    drop_ahead(r);
+    r->has_ahead = atsi_assigner_take(r->assigner, true, &r->ahead);
+}
+
+static enum atsi_status assign_prefill(struct atsi_rescheduler *r, uint32_t n_tokens, struct atsi_error *err) {
+    struct atsi_assigner_result result;
+    take_ahead(r);
+    ask(r, n_tokens);
+    atsi_assigner_take(r->assigner, true, &result);
+    ATSI_TRY(adopt(r, &result, err));
+    if (!r->has_ahead) ask(r, 1); // while the prompt is read
+    return ATSI_OK;
+}
+
+static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_error *err) {
+    take_ahead(r);
+    if (!r->has_ahead) {
+        ask(r, 1);
+        take_ahead(r);
+    }
+    r->has_ahead = false;
+    return adopt(r, &r->ahead, err);
+}
+
+// ---- another load -------------------------------------------------------------------------------------------------
+
+// A trial is taken over in any case; a decision for new speeds only if it changes something for the better at these speeds.
+static bool is_better(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
+    if (!atsi_tuner_is_settled(&r->tuner) || !result->prepared) return true;
+    double now_us = atsi_prepared_round_time(r->at_work, &result->job.wish.scales),
+           then_us = atsi_prepared_round_time(result->prepared, &result->job.wish.scales);
+    return !(now_us > 0) || then_us < now_us * (1 - least_gain);
+}
+
+static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_error *err) {
+    struct atsi_assigner_result result;
+    if (!atsi_assigner_take(r->assigner, false, &result)) return ATSI_OK;
+    if (is_better(r, &result)) return adopt(r, &result, err);
+    if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
+    trace_decision(r, &result, "no better, not taken over");
+    atsi_assigner_discard(r->assigner, result.prepared);
+    atsi_tuner_begun(&r->tuner);
+    return ATSI_OK;
+}
+
+// Units may change sides between a prefill round and a decode round, and between prefills of very different length.
+enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint32_t n_tokens, struct atsi_error *err) {
+    bool same_kind = r->assigned_for && (r->assigned_for == 1) == (n_tokens == 1);
+    if (n_tokens == 1) return same_kind ? take_decided(r, err) : assign_decode(r, err);
+    bool suits = same_kind && n_tokens <= 2 * r->assigned_for && r->assigned_for <= 2 * n_tokens;
+    return suits ? ATSI_OK : assign_prefill(r, n_tokens, err);
+}
+
+void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens, double round_us) {
+    struct atsi_recorder *recorder = atsi_executor_recorder(r->executor, true);
+    if (n_tokens != 1) return;
+    bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
+    if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);
+    if (due) ask(r, 1);
+}
+
+// ---- other homes --------------------------------------------------------------------------------------------------
+
+enum atsi_status atsi_rescheduler_pause(struct atsi_rescheduler *r, struct atsi_error *err) {
+    take_ahead(r);
+    drop_ahead(r);
+    return atsi_executor_settle(r->executor, err);
+}
+
+void atsi_rescheduler_restart(struct atsi_rescheduler *r) {
+    start_tuner(r);
+    r->assigned_for = 0;
+}
