@@ -6,6 +6,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/le.h"
 #include "formats/gguf_internal.h"
+#include "formats/plan_format.h"
 
 enum {
     MIN_KV_BYTES = 8 + 4 + 1,          // empty key, type, one byte of value
@@ -86,6 +87,9 @@ static enum atsi_status check_version(uint32_t version, struct atsi_error *err) 
 
 static enum atsi_status parse_header(struct cursor *c, struct gguf_part *part, struct atsi_error *err) {
     snprintf(c->what, sizeof c->what, "the header");
+    if (left(c) >= sizeof atsi_plan_magic && memcmp(c->data, atsi_plan_magic, sizeof atsi_plan_magic) == 0)
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "no GGUF model but a plan: atsi-run runs it, atsi-plan --info and --verify look at it");
     ATSI_TRY(need(c, 4, err));
     if (memcmp(c->data, "GGUF", 4) != 0)
         return atsi_fail(err, ATSI_BAD_INPUT,

@@ -30,6 +30,8 @@ static bool is_power_of_two(uint64_t v) { return v && !(v & (v - 1)); }
 
 // What can be said of a header before anything in it is believed.
 static enum atsi_status check_header_page(const struct atsi_plan_file *file, struct atsi_error *err) {
+    if (file->size_bytes >= 4 && memcmp(file->data, "GGUF", 4) == 0)
+        return atsi_fail(err, ATSI_BAD_INPUT, "no plan file but a GGUF model: make a plan of it with atsi-plan first");
     if (file->size_bytes >= 8 && memcmp(file->data, atsi_plan_magic, 8) != 0)
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "no plan file: expected the magic of an .atsp file at offset 0, found \"%s\"",

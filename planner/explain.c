@@ -109,7 +109,8 @@ static void print_units(FILE *out, const struct atsi_plan *plan, double weight) 
         fprintf(out, " %10.1f\n", value_of(plan, weight, i));
     }
     fprintf(out,
-            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side\n"
+            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side "
+            "(negative: gained, had it room)\n"
             "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
             ATSI_SMALL_TENSOR_BYTES >> 10);
 }

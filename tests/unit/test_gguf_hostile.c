@@ -132,6 +132,11 @@ static void test_magic_and_version(void **state) {
     }
     check_refused(atsi_gguf_open_memory(&gguf, "FUGG\3\0\0\0", 8, "x", &err), err, "\"GGUF\"", "offset 0",
                   "46 55 47 47");
+    check_refused(atsi_gguf_open_memory(&gguf,
+                                        "\x89"
+                                        "ATSP\r\n\x1a",
+                                        8, "x", &err),
+                  err, "a plan", "atsi-run");
     check_refused(atsi_gguf_open_memory(&gguf, NULL, 0, "x", &err), err, "truncated at offset 0");
 }
 

@@ -134,7 +134,8 @@ static void test_header(void **state) {
     struct bytes plan = pb_plan(false);
     struct atsi_error err;
     struct atsi_plan_file *file;
-    check_refused(atsi_plan_file_open_memory(&file, "GGUF\3\0\0\0\0", 9, "x", &err), err, "no plan file", "GGUF\\x03");
+    check_refused(atsi_plan_file_open_memory(&file, "JUNK\3\0\0\0\0", 9, "x", &err), err, "no plan file", "JUNK\\x03");
+    check_refused(atsi_plan_file_open_memory(&file, "GGUF\3\0\0\0\0", 9, "x", &err), err, "GGUF model", "atsi-plan");
     check_refused(atsi_plan_file_open_memory(&file, NULL, 0, "x", &err), err, "truncated at offset 0");
     check_patch_refused(&plan, PB_AT_VERSION, 2, 4, "version", "expected 1", "found 2");
     check_patch_refused(&plan, PB_AT_FLAGS, 4, 4, "flags", "found 4");
