@@ -215,14 +215,14 @@ static void add_call(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
 }
 
 void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct atsi_op_call *calls, int n_calls) {
-    int n_pool = pool != NULL ? atsi_pool_n_threads(pool) : 1;
-    cpu->n_run_threads = n_pool < cpu->n_threads ? n_pool : cpu->n_threads;
+    if (pool != NULL && atsi_pool_n_threads(pool) > cpu->n_threads) pool = NULL; // more threads than have scratch
+    cpu->n_run_threads = pool != NULL ? atsi_pool_n_threads(pool) : 1;
     // Between runs the buffers may have been filled by others: nothing that was derived from them is kept.
     for (int s = 0; s < ATSI_ACT_SLOTS; s++) cpu->act[s].source.data = NULL;
     cpu->routing.source.data = cpu->pieces.data = NULL;
     for (int i = 0; i < n_calls; i++) {
-        if (atsi_steps_full(cpu->steps, ATSI_STEPS_PER_CALL)) atsi_steps_run(cpu->steps, cpu, pool, cpu->n_run_threads);
+        if (atsi_steps_full(cpu->steps, ATSI_STEPS_PER_CALL)) atsi_steps_run(cpu->steps, cpu, pool);
         add_call(cpu, &calls[i]);
     }
-    atsi_steps_run(cpu->steps, cpu, pool, cpu->n_run_threads);
+    atsi_steps_run(cpu->steps, cpu, pool);
 }

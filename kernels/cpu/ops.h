@@ -17,7 +17,7 @@ void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine
 const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
 
 // Runs calls[0..n_calls) as if one after the other, in one dispatch of the pool, with a barrier where one needs another's output.
-// pool NULL: on the calling thread alone. Threads of the pool beyond the n_threads of atsi_cpu_create only wait. All calls
+// pool NULL, or of more threads than the n_threads of atsi_cpu_create: on the calling thread alone. All calls
 // belong to one round (its numbers stand still until this returns) and to the program of atsi_cpu_create.
 void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct atsi_op_call *calls, int n_calls);
 

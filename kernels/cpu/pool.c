@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "formats/base/clock.h"
@@ -31,6 +33,13 @@ static const struct patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 n
 static const struct patience IDLE = {4000, 3000};
 static const struct patience UNBOUND = {0, 0};
 
+// A worker that lost its core in the middle of an item has made all others wait for a time slice of somebody else's, and would do so
+// again and again: it stands back for a while, longer each time that it happens soon after.
+static const double LOST_US =
+    2000; // an item that took this much longer than the one before, with the core taken away meanwhile
+static const double STAND_BACK_US = 10e3, STAND_BACK_MOST_US = 640e3;
+static const double SOON_US = 500e3;
+
 // A word that threads wait on until it changes, and the number that sleep on it.
 struct gate {
     alignas(CACHE_LINE) _Atomic uint32_t value;
@@ -41,15 +50,29 @@ struct worker {
     struct atsi_pool *pool;
     pthread_t thread;
     int index;
+    long n_switches; // times that the core was taken away, when last looked
+    double item_us;  // the last item's time
+    double pause_us; // of the last standing back, which ended at
+    double back_us;
 };
 
 struct atsi_pool {
-    struct gate start;   // counts dispatches
+    struct gate news;    // moves with every job, phase and end of a dispatch
+    struct gate summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
     struct gate barrier; // counts barriers
     alignas(CACHE_LINE) _Atomic int n_arrived;
     alignas(CACHE_LINE) _Atomic int next_item;
-    alignas(CACHE_LINE) atsi_pool_job *job; // written before `start` moves; NULL ends the threads
+    alignas(
+        CACHE_LINE) _Atomic uint64_t ticket; // of the phase: number of items << 32 | next item, which may run past it
+    alignas(CACHE_LINE) _Atomic uint32_t n_done; // items of the phase
+    // Written before `news` moves, or before the ticket that leads to reading them.
+    alignas(CACHE_LINE) _Atomic uint32_t n_jobs; // dispatches of jobs so far
+    atsi_pool_job *job;
+    const struct atsi_pool_work *work;
     void *context;
+    uint32_t phase;
+    _Atomic bool finished; // no phase is left
+    _Atomic bool ending;
     int n_threads;
     int *cpus; // [n_threads] where each thread belongs, NULL for an unbound pool
     int n_started;
@@ -64,34 +87,44 @@ static void cpu_pause(void) {
 #endif
 }
 
-static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
-    syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout) {
+    syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
 static bool has_moved(struct gate *gate, uint32_t old) {
     return atomic_load_explicit(&gate->value, memory_order_acquire) != old;
 }
 
-// Returns when the gate's value is no longer `old`.
-static void gate_wait(struct gate *gate, uint32_t old, const struct patience *patience) {
+// Returns when the gate's value is no longer `old`; whether spinning was enough.
+static bool gate_wait(struct gate *gate, uint32_t old, const struct patience *patience) {
     for (int i = 0; i < patience->n_spins; i++) {
-        if (has_moved(gate, old)) return;
+        if (has_moved(gate, old)) return true;
         cpu_pause();
     }
     for (double start_us = atsi_clock_us(); atsi_clock_us() - start_us <= patience->yield_us;) {
-        if (has_moved(gate, old)) return;
+        if (has_moved(gate, old)) return false;
         sched_yield();
     }
     // The sleeper counts itself before the kernel compares the value; the opener moves the value before it reads the count:
     // in every order of the two, one sees the other.
     atomic_fetch_add(&gate->n_sleeping, 1);
-    while (atomic_load(&gate->value) == old) futex(&gate->value, FUTEX_WAIT_PRIVATE, old);
+    while (atomic_load(&gate->value) == old) futex(&gate->value, FUTEX_WAIT_PRIVATE, old, NULL);
+    atomic_fetch_sub(&gate->n_sleeping, 1);
+    return false;
+}
+
+// Sleeps until the gate's value is no longer `old` or the time is over.
+static void gate_sleep(struct gate *gate, uint32_t old, double time_us) {
+    struct timespec timeout = {.tv_sec = (time_t)(time_us * 1e-6)};
+    timeout.tv_nsec = (long)((time_us - (double)timeout.tv_sec * 1e6) * 1e3);
+    atomic_fetch_add(&gate->n_sleeping, 1);
+    if (atomic_load(&gate->value) == old) futex(&gate->value, FUTEX_WAIT_PRIVATE, old, &timeout);
     atomic_fetch_sub(&gate->n_sleeping, 1);
 }
 
 static void gate_open(struct gate *gate) {
     atomic_fetch_add(&gate->value, 1);
-    if (atomic_load(&gate->n_sleeping) != 0) futex(&gate->value, FUTEX_WAKE_PRIVATE, INT_MAX);
+    if (atomic_load(&gate->n_sleeping) != 0) futex(&gate->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
 }
 
 void atsi_pool_barrier(struct atsi_pool *pool) {
@@ -135,23 +168,137 @@ static void go_to_own_core(const struct atsi_pool *pool) {
     CPU_FREE(before);
 }
 
+// ---- jobs -----------------------------------------------------------------------------------------------------------
+
 void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {
     go_to_own_core(pool);
     pool->job = job;
     pool->context = context;
-    gate_open(&pool->start);
+    atomic_fetch_add(&pool->n_jobs, 1);
+    gate_open(&pool->news);
+    gate_open(&pool->summons);
     job(context, 0, pool->n_threads);
     atsi_pool_barrier(pool); // all are done, and the counter is reset for the next dispatch
+}
+
+// ---- work in phases -------------------------------------------------------------------------------------------------
+
+// Starts the next phase that has something to share; the thread that ended the last one calls it. A single item is done at once.
+static void next_phase(struct atsi_pool *pool, int i_thread) {
+    const struct atsi_pool_work *work = pool->work;
+    while (++pool->phase < work->n_phases) {
+        uint32_t n_items = work->begin(pool->context, pool->phase);
+        if (n_items == 1) work->item(pool->context, pool->phase, 0, i_thread);
+        if (n_items <= 1) continue;
+        atomic_store_explicit(&pool->n_done, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool->ticket, (uint64_t)n_items << 32, memory_order_release);
+        gate_open(&pool->news);
+        return;
+    }
+    atomic_store_explicit(&pool->finished, true, memory_order_release);
+    gate_open(&pool->news);
+}
+
+static bool has_item(uint64_t ticket) { return (uint32_t)ticket < ticket >> 32; }
+
+// A ticket that has an item binds the phase, and with it all that next_phase writes, until the item is counted as done.
+static uint64_t take_ticket(struct atsi_pool *pool) {
+    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
+    return has_item(ticket) ? atomic_fetch_add_explicit(&pool->ticket, 1, memory_order_acquire) : ticket;
+}
+
+static void count_done(struct atsi_pool *pool, uint64_t ticket, uint32_t n, int i_thread) {
+    if (n > 0 && atomic_fetch_add_explicit(&pool->n_done, n, memory_order_acq_rel) + n == ticket >> 32)
+        next_phase(pool, i_thread);
+}
+
+static long times_preempted(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+// Whether the worker's core was taken away during the item that it has just done.
+static bool lost_core(struct worker *worker, double item_us) {
+    bool is_long = item_us > LOST_US + 4 * worker->item_us;
+    worker->item_us = item_us;
+    if (!is_long) return false;
+    long before = worker->n_switches;
+    worker->n_switches = times_preempted();
+    return worker->n_switches > before;
+}
+
+static void stand_back(struct worker *worker) {
+    struct gate *summons = &worker->pool->summons;
+    uint32_t seen = atomic_load_explicit(&summons->value, memory_order_acquire);
+    bool soon = worker->pause_us > 0 && atsi_clock_us() - worker->back_us < SOON_US;
+    worker->pause_us = soon ? worker->pause_us * 2 : STAND_BACK_US;
+    if (worker->pause_us > STAND_BACK_MOST_US) worker->pause_us = STAND_BACK_MOST_US;
+    if (atomic_load(&worker->pool->ending)) return;
+    gate_sleep(summons, seen, worker->pause_us);
+    worker->back_us = atsi_clock_us();
+    worker->n_switches = times_preempted();
+}
+
+// Does items, of whatever phase, while there are some; whether there were any. worker NULL: the calling thread of the dispatch.
+static bool do_items(struct atsi_pool *pool, struct worker *worker) {
+    int i_thread = worker != NULL ? worker->index : 0;
+    uint64_t ticket = take_ticket(pool), last = 0;
+    uint32_t n_mine = 0; // done and not counted yet
+    if (!has_item(ticket)) return false;
+    double start_us = worker != NULL ? atsi_clock_us() : 0;
+    while (has_item(ticket)) {
+        pool->work->item(pool->context, pool->phase, (uint32_t)ticket, i_thread);
+        n_mine++;
+        last = ticket;
+        if (worker != NULL) {
+            double now_us = atsi_clock_us();
+            if (lost_core(worker, now_us - start_us)) {
+                count_done(pool, last, n_mine, i_thread);
+                stand_back(worker);
+                return true;
+            }
+            start_us = now_us;
+        }
+        ticket = take_ticket(pool);
+    }
+    count_done(pool, last, n_mine, i_thread);
+    return true;
+}
+
+void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context) {
+    go_to_own_core(pool);
+    pool->work = work;
+    pool->context = context;
+    pool->phase = UINT32_MAX; // the one before the first
+    atomic_store_explicit(&pool->finished, false, memory_order_relaxed);
+    next_phase(pool, 0);
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
+        if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
+        if (!do_items(pool, NULL)) gate_wait(&pool->news, seen, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
+    }
+}
+
+// ---- threads --------------------------------------------------------------------------------------------------------
+
+static const struct patience *worker_patience(const struct atsi_pool *pool) {
+    if (pool->cpus == NULL) return &UNBOUND;
+    return atomic_load_explicit(&pool->finished, memory_order_relaxed) ? &IDLE : &AT_BARRIER;
 }
 
 static void *worker_main(void *argument) {
     struct worker *worker = argument;
     struct atsi_pool *pool = worker->pool;
-    for (uint32_t n_seen = 0;; n_seen++) {
-        gate_wait(&pool->start, n_seen, pool->cpus != NULL ? &IDLE : &UNBOUND);
-        if (pool->job == NULL) return NULL;
-        pool->job(pool->context, worker->index, pool->n_threads);
-        atsi_pool_barrier(pool);
+    for (uint32_t n_jobs = 0;;) {
+        uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
+        if (atomic_load(&pool->ending)) return NULL;
+        if (atomic_load(&pool->n_jobs) != n_jobs) { // one more: no job ends without this thread
+            n_jobs++;
+            pool->job(pool->context, worker->index, pool->n_threads);
+            atsi_pool_barrier(pool);
+        } else if (!do_items(pool, worker) && !gate_wait(&pool->news, seen, worker_patience(pool))) {
+            worker->n_switches = times_preempted(); // yielding counts there too
+        }
     }
 }
 
@@ -175,6 +322,7 @@ static enum atsi_status create(int n_threads, const int *cpus, struct atsi_pool 
     if (pool == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a pool of %d threads", n_threads);
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
+    pool->finished = true;
     pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
     if (cpus != NULL) pool->cpus = calloc((size_t)n_threads, sizeof *pool->cpus);
     if (pool->workers == NULL || (cpus != NULL && pool->cpus == NULL)) {
@@ -222,8 +370,9 @@ enum atsi_status atsi_pool_create_unbound(int n_threads, struct atsi_pool **out,
 
 void atsi_pool_free(struct atsi_pool *pool) {
     if (pool == NULL) return;
-    pool->job = NULL;
-    gate_open(&pool->start);
+    atomic_store(&pool->ending, true);
+    gate_open(&pool->news);
+    gate_open(&pool->summons);
     for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     free(pool->cpus);
     free(pool->workers);

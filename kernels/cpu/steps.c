@@ -157,46 +157,43 @@ void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, cons
 // ---- running --------------------------------------------------------------------------------------------------------
 
 struct team {
-    struct atsi_steps *steps;
+    const struct atsi_steps *steps;
     struct atsi_cpu *cpu;
-    struct atsi_pool *pool;
-    int n_threads;
+    uint32_t ends[GROUP_CHAINS]; // of the current group: number of items up to and with each chain
 };
 
-static void run_group(const struct team *team, const struct group *group, int i_thread) {
+static uint32_t begin_group(void *context, uint32_t i_group) {
+    struct team *team = context;
     const struct atsi_steps *steps = team->steps;
-    uint32_t ends[GROUP_CHAINS], n_items = 0, n_taken = 0;
+    const struct group *group = &steps->groups[i_group];
+    uint32_t n_items = 0;
     for (uint32_t c = 0; c < group->n_chains; c++) {
         const struct atsi_step *first = &steps->steps[steps->chains[group->first_chain + c].first];
         n_items += first->count != NULL ? first->count(team->cpu, first) : first->n_items;
-        ends[c] = n_items;
+        team->ends[c] = n_items;
     }
-    for (;;) {
-        uint32_t item = team->pool != NULL ? (uint32_t)atsi_pool_next(team->pool) : n_taken++;
-        if (item >= n_items) return;
-        uint32_t c = 0;
-        while (item >= ends[c]) c++;
-        if (c > 0) item -= ends[c - 1];
-        for (uint32_t s = steps->chains[group->first_chain + c].first; s != NO_STEP; s = steps->steps[s].next)
-            steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
-    }
+    return n_items;
 }
 
-static void team_job(void *context, int i_thread, int n_threads) {
-    (void)n_threads;
+static void run_item(void *context, uint32_t i_group, uint32_t item, int i_thread) {
     const struct team *team = context;
-    for (uint32_t g = 0; g < team->steps->n_groups; g++) {
-        if (g > 0 && team->pool != NULL) atsi_pool_barrier(team->pool);
-        if (i_thread < team->n_threads) run_group(team, &team->steps->groups[g], i_thread);
-    }
+    const struct atsi_steps *steps = team->steps;
+    uint32_t c = 0;
+    while (item >= team->ends[c]) c++;
+    if (c > 0) item -= team->ends[c - 1];
+    uint32_t s = steps->chains[steps->groups[i_group].first_chain + c].first;
+    for (; s != NO_STEP; s = steps->steps[s].next) steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
 }
 
-void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool, int n_threads) {
-    struct team team = {.steps = steps, .cpu = cpu, .pool = n_threads > 1 ? pool : NULL, .n_threads = n_threads};
-    if (steps->n_groups == 0) return;
-    if (team.pool != NULL)
-        atsi_pool_run(pool, team_job, &team);
-    else
-        team_job(&team, 0, 1);
+void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool) {
+    struct team team = {.steps = steps, .cpu = cpu};
+    struct atsi_pool_work work = {.n_phases = steps->n_groups, .begin = begin_group, .item = run_item};
+    if (pool != NULL) {
+        atsi_pool_share(pool, &work, &team);
+    } else {
+        for (uint32_t g = 0; g < steps->n_groups; g++)
+            for (uint32_t item = 0, n_items = begin_group(&team, g); item < n_items; item++)
+                run_item(&team, g, item, 0);
+    }
     atsi_steps_clear(steps);
 }

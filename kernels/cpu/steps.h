@@ -1,7 +1,7 @@
 // steps.h: a list of operations as steps that a team of threads works off, with barriers only where they are needed.
 //
 // An operation becomes one or more steps; a step is n_items pieces of work that any thread may do in any order. Steps that
-// do not touch each other's data form one group: its items are shared out together, and one barrier ends the group.
+// do not touch each other's data form one group, a phase of the pool: its items are shared out together, and all are done before the next.
 // Within a group, row-wise steps (item i touches row i alone) that follow each other on the same data form a chain: the thread
 // that takes item i does all of them for row i. So a decoded token passes norm, quantisation of the result and the like without
 // a barrier, and in prefill a row stays in the cache.
@@ -52,8 +52,8 @@ bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more);
 // Appends a step (copied). Steps take effect in the order in which they are added. n_spans <= ATSI_STEP_SPANS.
 void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
                     uint32_t n_spans);
-// Runs and clears the list. pool NULL: on the calling thread alone. Threads from n_threads on only wait.
-void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool, int n_threads);
+// Runs and clears the list. pool NULL: on the calling thread alone.
+void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool);
 // Whether two spans share bytes.
 bool atsi_spans_overlap(const struct atsi_span *a, const struct atsi_span *b);
 

@@ -119,7 +119,7 @@ static void random_lists_keep_their_order(void **state) {
         run_in_order();
         memory = found;
         add_moves(steps);
-        atsi_steps_run(steps, NULL, round % 2 ? pool : NULL, round % 2 ? 3 : 1);
+        atsi_steps_run(steps, NULL, round % 2 ? pool : NULL);
         assert_memory_equal(wanted, found, WORDS * sizeof *wanted);
     }
     atsi_steps_free(steps);

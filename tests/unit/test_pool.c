@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -90,6 +91,103 @@ static void items_are_handed_out_once(void **state) {
     free(shares.taken);
 }
 
+// ---- work in phases ---------------------------------------------------------------------------------------------------
+
+enum {
+    PHASES = 40,
+    ITEMS_MAX = 300
+};
+
+struct phases {
+    uint32_t cells[PHASES + 1][ITEMS_MAX]; // plain memory again
+    uint32_t n_begun;
+    int n_threads;
+    _Atomic int n_wrong;
+};
+
+static uint32_t items_of(uint32_t phase) {
+    static const uint32_t COUNTS[] = {3, 1, 1, 0, 17, ITEMS_MAX, 2, 1};
+    return COUNTS[phase % 8];
+}
+
+static uint32_t begin_phase(void *context, uint32_t phase) {
+    struct phases *p = context;
+    if (p->n_begun++ != phase) p->n_wrong++;
+    memcpy(p->cells[phase + 1], p->cells[phase], sizeof p->cells[phase]); // all that earlier phases wrote is seen
+    return items_of(phase);
+}
+
+static void do_item(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    struct phases *p = context;
+    if (item >= items_of(phase) || i_thread < 0 || i_thread >= p->n_threads) p->n_wrong++;
+    p->cells[phase + 1][item] += p->cells[phase][(item + 1) % items_of(phase)] + 1;
+}
+
+static void run_phases(struct atsi_pool *pool, int n_dispatches) {
+    static const struct atsi_pool_work WORK = {.n_phases = PHASES, .begin = begin_phase, .item = do_item};
+    struct phases found = {.n_threads = atsi_pool_n_threads(pool)}, wanted = {.n_threads = 1};
+    for (uint32_t phase = 0; phase < PHASES; phase++)
+        for (uint32_t item = 0, n = begin_phase(&wanted, phase); item < n; item++) do_item(&wanted, phase, item, 0);
+    for (int i = 0; i < n_dispatches; i++) {
+        found.n_begun = 0;
+        atsi_pool_share(pool, &WORK, &found);
+        assert_int_equal(found.n_begun, PHASES);
+        assert_memory_equal(found.cells, wanted.cells, sizeof wanted.cells);
+        if (i % 5 == 0) run_rounds(pool, 1, 2); // jobs in between
+        if (i % 16 == 0) usleep(5000);          // the threads go to sleep
+    }
+    assert_int_equal(found.n_wrong, 0);
+}
+
+static void phases_follow_each_other(void **state) {
+    (void)state;
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    for (int n_threads = 1; n_threads <= 16; n_threads *= 2) {
+        check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
+        run_phases(pool, 40);
+        atsi_pool_free(pool);
+    }
+    check_ok(atsi_pool_create(0, &pool, &err), err);
+    run_phases(pool, 300);
+    atsi_pool_free(pool);
+}
+
+// A worker that is stuck in nobody's item: the dispatch ends without it. It hangs in an item of the first dispatch's last phase
+// until the caller has gone through all other items.
+struct straggler {
+    _Atomic int n_left; // items that others must do before the straggler's ends
+    _Atomic int n_done;
+};
+
+static uint32_t begin_with_straggler(void *context, uint32_t phase) {
+    (void)context, (void)phase;
+    return 64;
+}
+
+static void straggle(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    struct straggler *s = context;
+    (void)phase, (void)item;
+    if (i_thread != 0)
+        while (s->n_left > 0) sched_yield();
+    s->n_left--;
+    s->n_done++;
+}
+
+static void others_do_what_a_straggler_leaves(void **state) {
+    (void)state;
+    static const struct atsi_pool_work WORK = {.n_phases = 1, .begin = begin_with_straggler, .item = straggle};
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    check_ok(atsi_pool_create_unbound(2, &pool, &err), err);
+    for (int i = 0; i < 20; i++) {
+        struct straggler s = {.n_left = 63};
+        atsi_pool_share(pool, &WORK, &s);
+        assert_int_equal(s.n_done, 64);
+    }
+    atsi_pool_free(pool);
+}
+
 // ---- more threads than cores ------------------------------------------------------------------------------------------
 
 static void *drive_own_pool(void *argument) {
@@ -97,6 +195,7 @@ static void *drive_own_pool(void *argument) {
     (void)argument;
     if (atsi_pool_create(1000, &pool, NULL) != ATSI_OK) return NULL;
     run_rounds(pool, 20, 100);
+    run_phases(pool, 50);
     atsi_pool_free(pool);
     return pool;
 }
@@ -125,6 +224,7 @@ static void many_threads_on_one_core(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
     check_ok(atsi_pool_create_unbound(16, &pool, &err), err); // inherits the one core
     run_rounds(pool, 5, 50);
+    run_phases(pool, 20);
     atsi_pool_free(pool);
     check_ok(atsi_pool_create(0, &pool, &err), err);
     assert_int_equal(atsi_pool_n_threads(pool), 1);
@@ -260,6 +360,7 @@ static void quotas(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_order_memory),        cmocka_unit_test(items_are_handed_out_once),
+        cmocka_unit_test(phases_follow_each_other),     cmocka_unit_test(others_do_what_a_straggler_leaves),
         cmocka_unit_test(pools_share_the_cores),        cmocka_unit_test(many_threads_on_one_core),
         cmocka_unit_test(counts_are_clamped),           cmocka_unit_test(hybrid_cores),
         cmocka_unit_test(capacities_and_bare_machines), cmocka_unit_test(quotas),
