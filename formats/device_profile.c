@@ -1,5 +1,6 @@
 #include "formats/device_profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -323,15 +324,61 @@ static const struct atsi_profile_cost *find_cost(const struct atsi_device_profil
     return NULL;
 }
 
+static bool close_to(double a, double b) { return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)); }
+
+// What a point and the work asked for differ in when they are the same operation on another number of tokens: floating-point
+// operations over the same weights, or the bytes of an operation without weights. Negative: another operation.
+static double tokens_axis(const struct atsi_profile_point *point, double bytes, double flops) {
+    if (flops > 0) return point->flops > 0 && close_to(point->bytes, bytes) ? point->flops : -1;
+    return point->flops > 0 ? -1 : point->bytes;
+}
+
+// The largest point below x and the smallest above it; NULL where there is none.
+struct neighbours {
+    const struct atsi_profile_point *below, *above;
+    double x_below, x_above;
+};
+
+static struct neighbours find_neighbours(const struct atsi_profile_cost *c, double bytes, double flops) {
+    struct neighbours n = {0};
+    double x = flops > 0 ? flops : bytes;
+    for (uint32_t i = 0; i < c->n_points; i++) {
+        double at = tokens_axis(&c->points[i], bytes, flops);
+        if (at < 0) continue;
+        if (at <= x && (!n.below || at > n.x_below)) {
+            n.below = &c->points[i];
+            n.x_below = at;
+        }
+        if (at >= x && (!n.above || at < n.x_above)) {
+            n.above = &c->points[i];
+            n.x_above = at;
+        }
+    }
+    return n;
+}
+
+// Between two points in proportion; beyond the last one at its own rate, less the cost's fixed part. False: no point below.
+static bool price_between(const struct atsi_profile_cost *c, double bytes, double flops, double *us) {
+    struct neighbours n = find_neighbours(c, bytes, flops);
+    double x = flops > 0 ? flops : bytes;
+    if (!n.below || n.x_below <= 0) return false;
+    double slope = fmax(n.below->us - c->fixed_us, n.below->us / 2) / n.x_below;
+    if (n.above && n.x_above > n.x_below) slope = (n.above->us - n.below->us) / (n.x_above - n.x_below);
+    *us = n.below->us + (x - n.x_below) * slope;
+    return true;
+}
+
 struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *p, enum atsi_backend side, uint32_t op,
                                             uint32_t dtype, enum atsi_phase phase, double bytes, double flops) {
     const struct atsi_profile_cost *c = find_cost(p, side, op, dtype, phase);
     if (!c) c = find_cost(p, side, op, ATSI_PROFILE_ANY_DTYPE, phase);
     if (!c) c = find_cost(p, side, ATSI_PROFILE_ANY_OP, ATSI_PROFILE_ANY_DTYPE, phase);
     if (!c) return (struct atsi_price){.us = 0};
+    struct atsi_price price = {.us = 0};
     for (uint32_t i = 0; i < c->n_points; i++)
         if (c->points[i].bytes == bytes && c->points[i].flops == flops)
             return (struct atsi_price){.us = c->points[i].us, .is_measured = !p->is_modelled};
-    double by_bytes = bytes / c->bytes_per_us, by_flops = flops / c->flops_per_us;
-    return (struct atsi_price){.us = c->fixed_us + (by_bytes > by_flops ? by_bytes : by_flops)};
+    if (phase == ATSI_PREFILL && price_between(c, bytes, flops, &price.us)) return price;
+    price.us = c->fixed_us + fmax(bytes / c->bytes_per_us, flops / c->flops_per_us);
+    return price;
 }

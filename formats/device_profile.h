@@ -78,9 +78,10 @@ void atsi_device_profile_free(struct atsi_device_profile *profile);
 
 struct atsi_price {
     double us;
-    bool is_measured; // a point of exactly this work, not the fitted line
+    bool is_measured; // a point of exactly this work
 };
-// The cost with the closest match: (op, dtype), then (op, any type), then any operation.
+// The cost with the closest match: (op, dtype), then (op, any type), then any operation. Of a cost: a point of exactly this work;
+// in prefill between points of the same operation on other numbers of tokens; else the line.
 struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *profile, enum atsi_backend side,
                                             uint32_t op, uint32_t dtype, enum atsi_phase phase, double bytes,
                                             double flops);

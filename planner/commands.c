@@ -137,13 +137,12 @@ static enum atsi_status place(struct making *m, struct atsi_error *err) {
                          "--pin, --explain, --what-if and --report need a GPU to place for; give --device FILE.json");
     }
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
+                                         .choose_chunk = o->chunk == 0,
                                          .prefill_weight = o->prefill_weight,
                                          .pins = o->pins,
                                          .n_pins = o->n_pins,
+                                         .device = m->machine.device,
                                          .certify_seconds = CERTIFY_SECONDS};
-    if (m->machine.device)
-        options.scratch_bytes = m->machine.device->ops->scratch_bytes(&m->plan.program, m->plan.limits.chunk,
-                                                                      m->plan.limits.n_outputs, m->plan.limits.n_ctx);
     ATSI_TRY(atsi_place(&m->plan, &m->machine.profile, &options, &m->placement, err));
     return explain(m, &options, err);
 }

@@ -9,6 +9,7 @@
 #include "formats/base/utf8.h"
 #include "formats/version.h"
 #include "planner/chat_format.h"
+#include "planner/chunk.h"
 
 static enum atsi_status copy_escaped(const struct atsi_gguf *gguf, const char *key, char *out, size_t out_size,
                                      struct atsi_error *err) {
@@ -62,11 +63,9 @@ static enum atsi_status set_limits(struct atsi_plan *plan, const struct atsi_low
         return atsi_fail(err, ATSI_BAD_INPUT, "--ctx %u: the model was made for at most %u", lowered->n_ctx,
                          lowered->n_ctx_train);
     l->n_ctx = lowered->n_ctx;
-    l->chunk = o->chunk ? o->chunk : ATSI_DEFAULT_CHUNK;
-    if (l->chunk > l->n_ctx) l->chunk = l->n_ctx;
-    l->n_outputs = l->chunk < ATSI_DEFAULT_OUTPUTS ? l->chunk : ATSI_DEFAULT_OUTPUTS;
     l->kv_type = o->kv_type;
     l->n_threads = o->n_threads;
+    ATSI_TRY(atsi_chunk_set(plan, o->chunk ? o->chunk : ATSI_DEFAULT_CHUNK, err));
     for (uint32_t i = 0; i < plan->program.n_states; i++) {
         const struct atsi_state *s = &plan->program.states[i];
         if (!atsi_state_bytes(s, l->n_ctx, l->chunk, l->kv_type))
@@ -75,7 +74,7 @@ static enum atsi_status set_limits(struct atsi_plan *plan, const struct atsi_low
                              "%u positions is too large",
                              atsi_dtype_name(l->kv_type), s->k_dim, s->v_dim, l->n_ctx);
     }
-    return atsi_program_place_buffers(&plan->program, l->chunk, l->n_outputs, &l->compute_bytes, err);
+    return ATSI_OK;
 }
 
 static enum atsi_status fill(const struct atsi_gguf *gguf, const char *command, struct atsi_plan *plan,

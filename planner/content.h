@@ -5,15 +5,10 @@
 #include "formats/plan.h"
 #include "planner/lower.h"
 
-enum {
-    ATSI_DEFAULT_CHUNK = 512,
-    ATSI_DEFAULT_OUTPUTS = 16
-};
-
 struct atsi_content_options {
-    uint32_t n_ctx;          // planned context; 0: the model's, at most ATSI_DEFAULT_CTX
-    uint32_t chunk;          // most tokens of a round; 0: ATSI_DEFAULT_CHUNK, or the context when that is shorter
-    uint32_t n_threads;      // 0: chosen at run time
+    uint32_t n_ctx;     // planned context; 0: the model's, at most ATSI_DEFAULT_CTX
+    uint32_t chunk;     // most tokens of a round; 0: ATSI_DEFAULT_CHUNK (chunk.h), or the context when that is shorter
+    uint32_t n_threads; // 0: chosen at run time
     enum atsi_dtype kv_type; // F32, F16 or Q8_0
     const char *command;     // the command line, for the notes
 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost.h"
 #include "planner/what_if.h"
 
 static const char *const side_words[] = {"cpu", "gpu"};
@@ -49,6 +50,21 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
                 100 * plan->certificate.gap);
 }
 
+static void print_chunks(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
+    if (placement->n_chunks < 2) return;
+    fprintf(out, "the best for each chunk\n");
+    for (uint32_t i = 0; i < placement->n_chunks; i++) {
+        const struct atsi_chunk_option *o = &placement->chunks[i];
+        fprintf(out, "  %5u tokens ", o->chunk);
+        if (o->fits)
+            fprintf(out, "decode %8.2f tokens/s, prefill %8.1f tokens/s, objective %8.2f ms%s\n", rate(o->decode_us, 1),
+                    rate(o->prefill_us, o->chunk), o->objective_us / 1e3,
+                    o->chunk == plan->limits.chunk ? ", chosen" : "");
+        else
+            fprintf(out, "no room for its activations\n");
+    }
+}
+
 static bool put(cJSON *object, const char *field, double value) {
     return cJSON_AddNumberToObject(object, field, value) != NULL;
 }
@@ -61,29 +77,31 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
            put(o, "spare", (double)b->spare);
 }
 
+static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
+    cJSON *list = cJSON_AddArrayToObject(root, "chunks");
+    bool good = list != NULL;
+    for (uint32_t i = 0; good && i < placement->n_chunks; i++) {
+        const struct atsi_chunk_option *c = &placement->chunks[i];
+        cJSON *o = cJSON_CreateObject();
+        good = o && cJSON_AddItemToArray(list, o) && put(o, "chunk", c->chunk) &&
+               cJSON_AddBoolToObject(o, "fits", c->fits) && (!c->fits || put(o, "decode_us", c->decode_us)) &&
+               (!c->fits || put(o, "prefill_us", c->prefill_us)) &&
+               (!c->fits || put(o, "objective_us", c->objective_us));
+    }
+    return good;
+}
+
 // ---- units --------------------------------------------------------------------------------------------------------
 
-// The objective (docs/placement.md) of the static placement, of unit i on `side` and the others as they are.
-static double boundary_us(const struct atsi_plan *plan, double weight, uint32_t i) {
-    return (1 - weight) * plan->decode_times[i].switch_us +
-           weight * plan->prefill_times[i].switch_us / plan->limits.chunk;
-}
-
-static double side_us(const struct atsi_plan *plan, double weight, uint32_t i, enum atsi_backend side) {
-    const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
-    return side == ATSI_CPU ? (1 - weight) * d->cpu_us + weight * p->cpu_us / plan->limits.chunk
-                            : (1 - weight) * d->gpu_us + weight * p->gpu_us / plan->limits.chunk;
-}
-
-// Microseconds a token lost by moving unit i alone to the other side: its own time and the boundaries beside it.
-static double value_of(const struct atsi_plan *plan, double weight, uint32_t i) {
+// Microseconds of the objective lost by moving unit i alone to the other side: its own time and the boundaries beside it.
+static double value_of(const struct atsi_plan *plan, const struct atsi_solve_unit *prices, uint32_t i) {
     const struct atsi_unit *units = plan->program.units;
+    if (prices[i].fix == ATSI_FIX_CPU) return ATSI_NEVER_US; // no kernels there
     enum atsi_backend here = units[i].backend, there = here == ATSI_CPU ? ATSI_GPU : ATSI_CPU;
-    double change = side_us(plan, weight, i, there) - side_us(plan, weight, i, here);
-    if (i > 0)
-        change += boundary_us(plan, weight, i) * ((units[i - 1].backend != there) - (units[i - 1].backend != here));
+    double gain = prices[i].t_cpu_us - prices[i].t_gpu_us, change = here == ATSI_GPU ? gain : -gain;
+    if (i > 0) change += prices[i].switch_us * ((units[i - 1].backend != there) - (units[i - 1].backend != here));
     if (i + 1 < plan->program.n_units)
-        change += boundary_us(plan, weight, i + 1) * ((units[i + 1].backend != there) - (units[i + 1].backend != here));
+        change += prices[i + 1].switch_us * ((units[i + 1].backend != there) - (units[i + 1].backend != here));
     return change;
 }
 
@@ -95,27 +113,37 @@ static void print_density(FILE *out, double us, double size_mib) {
         fprintf(out, " %9s", "-");
 }
 
-static void print_units(FILE *out, const struct atsi_plan *plan, double weight) {
+static void print_units(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement,
+                        const struct atsi_solve_unit *prices) {
     fprintf(out, "\n%-24s %4s %9s %10s %10s %10s %10s %9s %9s %10s\n", "unit", "side", "MiB", "CPU us", "GPU us",
             "switch us", "move us", "CPU us/M", "GPU us/M", "value us");
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         const struct atsi_unit_times *t = &plan->decode_times[i];
-        double size = (double)atsi_place_unit_bytes(plan, u) / mib;
+        double size = (double)atsi_budget_unit(plan, u) / mib;
         fprintf(out, "%-24s %4s %9.2f %10.1f %10.1f %10.1f %10.1f", u->name, side_words[u->backend], size,
                 (double)t->cpu_us, (double)t->gpu_us, (double)t->switch_us, (double)t->transfer_us);
         print_density(out, t->cpu_us, size);
         print_density(out, t->gpu_us, size);
-        fprintf(out, " %10.1f\n", value_of(plan, weight, i));
+        fprintf(out, " %10.1f\n", value_of(plan, prices, i));
     }
+<<<<<<< HEAD
     fprintf(out,
             "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side "
             "(negative: gained, had it room)\n"
             "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
             ATSI_SMALL_TENSOR_BYTES >> 10);
+=======
+    fprintf(
+        out,
+        "times: one decoded token; value: microseconds of the objective lost by moving that unit alone to the other\n"
+        "side, at the times that the placement was solved with%s\n"
+        "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
+        placement->streamed ? " (a unit on the CPU: what the link leaves of it)" : "", ATSI_SMALL_TENSOR_BYTES >> 10);
+>>>>>>> 74af1dc (Planner: the prefill chunk is decided with the placement; activations share memory by exact live ranges; granules of 256 KiB)
 }
 
-static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) {
+static bool put_units(cJSON *root, const struct atsi_plan *plan, const struct atsi_solve_unit *prices) {
     cJSON *list = cJSON_AddArrayToObject(root, "units");
     bool good = list != NULL;
     for (uint32_t i = 0; good && i < plan->program.n_units; i++) {
@@ -124,11 +152,11 @@ static bool put_units(cJSON *root, const struct atsi_plan *plan, double weight) 
         cJSON *o = cJSON_CreateObject();
         good = o && cJSON_AddItemToArray(list, o) && cJSON_AddStringToObject(o, "name", u->name) &&
                cJSON_AddStringToObject(o, "side", side_words[u->backend]) &&
-               put(o, "gpu_bytes", (double)atsi_place_unit_bytes(plan, u)) && put(o, "decode_cpu_us", d->cpu_us) &&
+               put(o, "gpu_bytes", (double)atsi_budget_unit(plan, u)) && put(o, "decode_cpu_us", d->cpu_us) &&
                put(o, "decode_gpu_us", d->gpu_us) && put(o, "decode_switch_us", d->switch_us) &&
                put(o, "decode_transfer_us", d->transfer_us) && put(o, "prefill_cpu_us", p->cpu_us) &&
                put(o, "prefill_gpu_us", p->gpu_us) && put(o, "prefill_switch_us", p->switch_us) &&
-               put(o, "prefill_transfer_us", p->transfer_us) && put(o, "value_us", value_of(plan, weight, i));
+               put(o, "prefill_transfer_us", p->transfer_us) && put(o, "value_us", value_of(plan, prices, i));
     }
     return good;
 }
@@ -185,43 +213,61 @@ static enum atsi_status with_one_gib_more(const struct atsi_plan *plan, const st
     return atsi_place_elsewhere(plan, profile, options, more, plan->limits.n_ctx, fits, out, err);
 }
 
-static enum atsi_status print_object(FILE *out, cJSON *root, bool good, struct atsi_error *err) {
-    char *text = good ? cJSON_PrintUnformatted(root) : NULL;
+// What is explained, put together before anything is printed.
+struct explained {
+    const struct atsi_plan *plan;
+    const struct atsi_placement *placement;
+    struct atsi_solve_unit *prices; // [n_units]
+    struct baselines baselines;
+    struct atsi_placement more; // with 1 GiB more, if the card has it
+    bool fits;
+};
+
+static bool put_all(cJSON *root, const struct explained *e) {
+    const struct atsi_placement *p = e->placement;
+    return cJSON_AddStringToObject(root, "device", e->plan->device) && put_budget(root, &p->budget) &&
+           put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) &&
+           cJSON_AddStringToObject(root, "method", p->method == ATSI_PLACE_PARTITION ? "partition" : "undivided") &&
+           put(root, "decode_us", p->decode_us) && put(root, "prefill_us", p->prefill_us) &&
+           put(root, "decode_static_us", p->decode_static_us) && put(root, "prefill_static_us", p->prefill_static_us) &&
+           put(root, "gap", e->plan->certificate.gap) && put(root, "n_estimated", p->n_estimated) &&
+           (!e->fits || put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
+           put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
+}
+
+static enum atsi_status print_json(FILE *out, const struct explained *e, struct atsi_error *err) {
+    cJSON *root = cJSON_CreateObject();
+    char *text = root && put_all(root, e) ? cJSON_PrintUnformatted(root) : NULL;
     if (text) fprintf(out, "%s\n", text);
     cJSON_free(text);
     cJSON_Delete(root);
     return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
 }
 
+static void print_text(FILE *out, const struct explained *e, const struct atsi_device_profile *profile) {
+    const struct atsi_placement *p = e->placement;
+    atsi_explain_budget(out, e->plan, p);
+    fprintf(out, "prices     %u operations estimated from fitted lines%s\n", p->n_estimated,
+            profile->is_modelled ? "; the device profile is modelled, not measured" : "");
+    if (e->fits)
+        fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(e->more.decode_us, 1),
+                100 * (p->decode_us / e->more.decode_us - 1), rate(e->more.prefill_us, e->plan->limits.chunk));
+    print_chunks(out, e->plan, p);
+    print_baselines(out, e->plan, p, &e->baselines);
+    print_units(out, e->plan, p, e->prices);
+}
+
 enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
                               bool json, struct atsi_error *err) {
-    struct atsi_placement more;
-    struct baselines baselines;
-    bool fits;
-    ATSI_TRY(compare(plan, profile, options, &baselines, err));
-    ATSI_TRY(with_one_gib_more(plan, profile, options, &fits, &more, err));
-    if (json) {
-        cJSON *root = cJSON_CreateObject();
-        bool good = root && cJSON_AddStringToObject(root, "device", plan->device) &&
-                    put_budget(root, &placement->budget) &&
-                    cJSON_AddStringToObject(root, "method",
-                                            placement->method == ATSI_PLACE_PARTITION ? "partition" : "undivided") &&
-                    put(root, "decode_us", placement->decode_us) && put(root, "prefill_us", placement->prefill_us) &&
-                    put(root, "decode_static_us", placement->decode_static_us) &&
-                    put(root, "prefill_static_us", placement->prefill_static_us) &&
-                    put(root, "gap", plan->certificate.gap) && put(root, "n_estimated", placement->n_estimated) &&
-                    (!fits || put(root, "decode_us_with_1_gib_more", more.decode_us)) &&
-                    put_baselines(root, &baselines) && put_units(root, plan, options->prefill_weight);
-        return print_object(out, root, good, err);
-    }
-    atsi_explain_budget(out, plan, placement);
-    fprintf(out, "prices     %u operations estimated from fitted lines%s\n", placement->n_estimated,
-            profile->is_modelled ? "; the device profile is modelled, not measured" : "");
-    if (fits)
-        fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(more.decode_us, 1),
-                100 * (placement->decode_us / more.decode_us - 1), rate(more.prefill_us, plan->limits.chunk));
-    print_baselines(out, plan, placement, &baselines);
-    print_units(out, plan, options->prefill_weight);
-    return ATSI_OK;
+    struct explained e = {.plan = plan, .placement = placement};
+    ATSI_TRY(compare(plan, profile, options, &e.baselines, err));
+    ATSI_TRY(with_one_gib_more(plan, profile, options, &e.fits, &e.more, err));
+    e.prices = calloc(plan->program.n_units, sizeof *e.prices);
+    if (!e.prices) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    atsi_objective_units(&placement->objective, plan, placement->streamed, e.prices);
+    enum atsi_status status = json ? print_json(out, &e, err) : ATSI_OK;
+    if (!json) print_text(out, &e, profile);
+    free(e.prices);
+    return status;
 }

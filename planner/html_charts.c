@@ -89,7 +89,7 @@ static double row_bytes(const struct atsi_plan *plan, int32_t layer, enum atsi_u
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         if (layer >= 0 ? u->layer == layer : u->layer < 0 && u->kind == outside)
-            bytes += (double)atsi_place_unit_bytes(plan, u);
+            bytes += (double)atsi_budget_unit(plan, u);
     }
     return bytes;
 }
@@ -109,10 +109,10 @@ static void grid_row(FILE *out, const struct atsi_report_page *page, int32_t lay
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         if (layer >= 0 ? u->layer != layer : u->layer >= 0 || u->kind != outside) continue;
-        double width = (double)atsi_place_unit_bytes(plan, u) / bytes_per_unit;
+        double width = (double)atsi_budget_unit(plan, u) / bytes_per_unit;
         rect_open(out, x, y, fmax(width - 0.6, 0.4), height - 1, side_class(page, i));
         atsi_html_text(out, u->name);
-        fprintf(out, ": %s, %s", atsi_size_format(size, sizeof size, atsi_place_unit_bytes(plan, u)),
+        fprintf(out, ": %s, %s", atsi_size_format(size, sizeof size, atsi_budget_unit(plan, u)),
                 side_text(side_class(page, i)));
         rect_close(out);
         x += width;
@@ -172,7 +172,7 @@ static uint32_t list_roles(const struct atsi_plan *plan, struct role roles[MAX_R
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
-        double size = (double)atsi_place_unit_bytes(plan, u) / mib;
+        double size = (double)atsi_budget_unit(plan, u) / mib;
         uint32_t r = 0;
         if (size <= 0) continue;
         while (r < n && strcmp(roles[r].name, role_of(u)) != 0) r++;

@@ -74,6 +74,7 @@ static enum atsi_status use_this(const struct atsi_plan_options *o, const struct
     struct atsi_progress_bar bar = {.console = console, .label = "profiling"};
     struct atsi_measure_options options = {.n_threads = (int)o->n_threads,
                                            .device = m->device,
+                                           .all_chunks = o->chunk == 0,
                                            .seconds_max = o->profile_seconds,
                                            .progress = atsi_progress_report,
                                            .user = &bar,

@@ -7,6 +7,7 @@
 
 #include "formats/base/clock.h"
 #include "planner/bench.h"
+#include "planner/chunk.h"
 #include "planner/cost.h"
 #include "planner/profile_fit.h"
 
@@ -75,6 +76,11 @@ struct item {
     struct atsi_work work;
 };
 
+struct items {
+    struct item *list; // room for every operation in decode and at two chunks
+    uint32_t n;
+};
+
 static bool same_work(const struct atsi_plan *plan, const struct item *a, const struct item *b) {
     return plan->program.ops[a->i_op].kind == plan->program.ops[b->i_op].kind && a->phase == b->phase &&
            a->work.dtype == b->work.dtype && a->work.bytes == b->work.bytes && a->work.flops == b->work.flops;
@@ -89,36 +95,43 @@ static uint32_t probe_tokens(const struct atsi_plan *plan, const struct atsi_op 
     return n < 16 ? 16 : n;
 }
 
-static struct item item_of(const struct atsi_plan *plan, uint32_t i_op, enum atsi_backend side, enum atsi_phase phase) {
-    const struct atsi_op *op = &plan->program.ops[i_op];
-    struct item item = {
-        .i_op = i_op, .phase = phase, .n_tokens = phase == ATSI_DECODE ? 1 : probe_tokens(plan, op, side)};
-    struct atsi_plan probed = *plan; // the same program in smaller chunks
-    probed.limits.chunk = item.n_tokens;
-    item.work = atsi_work_of_op(&probed, op, phase);
-    return item;
+static struct item item_of(const struct atsi_plan *plan, uint32_t i_op, enum atsi_phase phase, uint32_t n_tokens) {
+    struct atsi_plan probed = *plan; // the same program in chunks of this size
+    probed.limits.chunk = n_tokens;
+    return (struct item){.i_op = i_op,
+                         .phase = phase,
+                         .n_tokens = n_tokens,
+                         .work = atsi_work_of_op(&probed, &plan->program.ops[i_op], phase)};
 }
 
-// Distinct operations that the profile has no point of. `items` has room for all operations in both phases.
-static uint32_t list_items(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                           enum atsi_backend side, struct item *items) {
-    uint32_t n = 0;
-    for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++)
-        for (uint32_t i = 0; i < plan->program.n_ops; i++) {
-            struct item item = item_of(plan, i, side, (enum atsi_phase)phase);
-            bool known = atsi_profile_has_point(profile, side, plan->program.ops[i].kind, item.work.dtype, item.phase,
-                                                item.work.bytes, item.work.flops);
-            for (uint32_t k = 0; k < n && !known; k++) known = same_work(plan, &items[k], &item);
-            bool runs = side == ATSI_CPU || atsi_op_runs_on_gpu(&plan->program, &plan->program.ops[i]);
-            if (runs && !known) items[n++] = item;
-        }
-    return n;
+// Adds the distinct operations that neither the profile has a point of nor `items` holds. n_tokens 0: as many as probe_tokens says.
+static void list_phase(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
+                       enum atsi_phase phase, uint32_t n_tokens, struct items *items) {
+    for (uint32_t i = 0; i < plan->program.n_ops; i++) {
+        const struct atsi_op *op = &plan->program.ops[i];
+        struct item item = item_of(plan, i, phase, n_tokens ? n_tokens : probe_tokens(plan, op, side));
+        bool known =
+            atsi_profile_has_point(profile, side, op->kind, item.work.dtype, phase, item.work.bytes, item.work.flops);
+        for (uint32_t k = 0; k < items->n && !known; k++) known = same_work(plan, &items->list[k], &item);
+        bool runs = side == ATSI_CPU || atsi_op_runs_on_gpu(&plan->program, op);
+        if (runs && !known) items->list[items->n++] = item;
+    }
+}
+
+// What is needed most comes first, since time may run out.
+static void list_items(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
+                       uint32_t largest_chunk, struct items *items) {
+    list_phase(plan, profile, side, ATSI_DECODE, 1, items);
+    list_phase(plan, profile, side, ATSI_PREFILL, 0, items);
+    if (side == ATSI_GPU && largest_chunk > plan->limits.chunk)
+        list_phase(plan, profile, side, ATSI_PREFILL, largest_chunk, items);
 }
 
 // ---- timing it ----------------------------------------------------------------------------------------------------
 
 struct measuring {
     const struct atsi_plan *plan;
+    struct atsi_plan largest; // the same with the largest chunk that is timed on the device
     const struct atsi_measure_options *options;
     struct atsi_device_profile *profile;
     struct atsi_measure_result *result;
@@ -132,7 +145,8 @@ static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_s
     struct atsi_profile_point best = {.bytes = item->work.bytes, .flops = item->work.flops, .spread = 1e9};
     for (int i = 0; i < TRIES && best.spread > noisy; i++) {
         double us, spread;
-        ATSI_TRY(atsi_bench_op(side, m->plan, item->i_op, item->n_tokens, &us, &spread, err));
+        ATSI_TRY(atsi_bench_op(side, side->backend == ATSI_GPU ? &m->largest : m->plan, item->i_op, item->n_tokens, &us,
+                               &spread, err));
         if (spread < best.spread) {
             best.us = us;
             best.spread = spread;
@@ -144,13 +158,13 @@ static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_s
                                   item->phase, best, err);
 }
 
-static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct item *items,
-                                   uint32_t n, struct atsi_error *err) {
-    for (uint32_t i = 0; i < n; i++) {
+static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct items *items,
+                                   struct atsi_error *err) {
+    for (uint32_t i = 0; i < items->n; i++) {
         if (m->options->stop && *m->options->stop)
             return atsi_fail(err, ATSI_INTERRUPTED, "interrupted while profiling");
         if (atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6)
-            ATSI_TRY(time_item(m, side, &items[i], err));
+            ATSI_TRY(time_item(m, side, &items->list[i], err));
         else
             m->result->n_skipped++;
         if (m->options->progress) m->options->progress(m->options->user, ++m->done, m->total);
@@ -160,43 +174,55 @@ static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_
 
 // The scratch memory that the device was prepared with is part of a plan's own budget, not of the driver's share.
 static enum atsi_status measure_link_once(struct measuring *m, struct atsi_error *err) {
-    const struct atsi_plan_limits *l = &m->plan->limits;
+    const struct atsi_plan_limits *l = &m->largest.limits;
     uint64_t scratch = m->options->device->ops->scratch_bytes(&m->plan->program, l->chunk, l->n_outputs, l->n_ctx);
     ATSI_TRY(atsi_measure_link(m->options->device, m->profile, err));
     m->profile->context_bytes -= scratch < m->profile->context_bytes ? scratch : m->profile->context_bytes;
     return ATSI_OK;
 }
 
-static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct item *items,
-                                     uint32_t n, struct atsi_error *err) {
+static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct items *items,
+                                     struct atsi_error *err) {
     struct atsi_bench_side side;
-    if (n == 0) return ATSI_OK;
-    enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(m->plan, m->options->device, &side, err)
+    if (items->n == 0) return ATSI_OK;
+    enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(&m->largest, m->options->device, &side, err)
                                                   : atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
     if (status == ATSI_OK && backend == ATSI_GPU && m->profile->to_device.bytes_per_us <= 0)
         status = measure_link_once(m, err);
-    if (status == ATSI_OK) status = time_items(m, &side, items, n, err);
+    if (status == ATSI_OK) status = time_items(m, &side, items, err);
     atsi_bench_close(&side);
     return status;
+}
+
+static enum atsi_status measure_sides(struct measuring *m, struct items *cpu, struct items *gpu,
+                                      struct atsi_error *err) {
+    list_items(m->plan, m->profile, ATSI_CPU, m->largest.limits.chunk, cpu);
+    if (m->options->device) list_items(m->plan, m->profile, ATSI_GPU, m->largest.limits.chunk, gpu);
+    m->total = cpu->n + gpu->n;
+    ATSI_TRY(measure_side(m, ATSI_GPU, gpu, err));
+    return measure_side(m, ATSI_CPU, cpu, err);
 }
 
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
                               struct atsi_device_profile *profile, struct atsi_measure_result *result,
                               struct atsi_error *err) {
-    struct measuring m = {
-        .plan = plan, .options = options, .profile = profile, .result = result, .start_us = atsi_clock_us()};
+    enum {
+        LISTS = 3
+    };
+    struct measuring m = {.plan = plan,
+                          .largest = *plan,
+                          .options = options,
+                          .profile = profile,
+                          .result = result,
+                          .start_us = atsi_clock_us()};
+    struct atsi_chunks chunks = atsi_chunks_of(plan);
+    if (options->all_chunks) m.largest.limits.chunk = chunks.sizes[chunks.n - 1];
     memset(result, 0, sizeof *result);
-    struct item *cpu = calloc(2 * plan->program.n_ops, sizeof *cpu),
-                *gpu = calloc(2 * plan->program.n_ops, sizeof *gpu);
-    enum atsi_status status = cpu && gpu ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
-    if (status == ATSI_OK) {
-        uint32_t n_cpu = list_items(plan, profile, ATSI_CPU, cpu);
-        uint32_t n_gpu = options->device ? list_items(plan, profile, ATSI_GPU, gpu) : 0;
-        m.total = n_cpu + n_gpu;
-        status = measure_side(&m, ATSI_GPU, gpu, n_gpu, err);
-        if (status == ATSI_OK) status = measure_side(&m, ATSI_CPU, cpu, n_cpu, err);
-    }
-    free(cpu);
-    free(gpu);
+    struct items cpu = {calloc(LISTS * plan->program.n_ops, sizeof *cpu.list), 0},
+                 gpu = {calloc(LISTS * plan->program.n_ops, sizeof *gpu.list), 0};
+    enum atsi_status status = cpu.list && gpu.list ? measure_sides(&m, &cpu, &gpu, err)
+                                                   : atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
+    free(cpu.list);
+    free(gpu.list);
     return status == ATSI_OK ? atsi_profile_fit(profile, err) : status;
 }

@@ -10,6 +10,7 @@
 struct atsi_measure_options {
     int n_threads;              // 0: the default
     struct atsi_device *device; // NULL: the CPU alone; borrowed
+    bool all_chunks;            // prefill on the device also at the largest chunk that a placement may choose (chunk.h)
     double seconds_max;         // no operation is started after so long; what is left is priced by fitted lines
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;

@@ -33,7 +33,7 @@ struct atsi_plan_options {
     bool vram_given;
     uint64_t vram_bytes; // --vram
     uint32_t n_ctx;      // 0: the model's, at most 4096
-    uint32_t chunk;      // 0: the default
+    uint32_t chunk;      // 0: chosen with the placement; without a GPU the default
     uint32_t n_threads;  // 0: chosen when the plan runs
     enum atsi_dtype kv_type;
     const char *device_path;       // --device: a stored device profile

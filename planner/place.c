@@ -9,132 +9,21 @@
 #include "formats/base/size.h"
 #include "planner/cost.h"
 #include "planner/predict.h"
-#include "planner/solve/solve.h"
 
 static const uint64_t mib = 1 << 20;
+// Of the solver when the placement is settled: 300 matrices lose 40 MiB to rounding, where whole MiB lost 150.
+static const uint64_t granule = 256 << 10;
 
-// ---- sizes --------------------------------------------------------------------------------------------------------
-
-enum {
-    ALIGNMENT = 256
-}; // of every device allocation
-
-// Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
-// a fixed part for what does not grow with the chunk.
-static uint64_t estimate_scratch(const struct atsi_plan *plan) {
-    uint64_t widest = 0;
-    for (uint32_t i = 0; i < plan->program.n_buffers; i++)
-        if (plan->program.buffers[i].rows == ATSI_ROWS_TOKENS && plan->program.buffers[i].width > widest)
-            widest = plan->program.buffers[i].width;
-    return 16 * mib + 2 * widest * plan->limits.chunk;
-}
-
-static uint64_t compute_bytes(const struct atsi_plan *plan, uint64_t scratch_bytes) {
-    return plan->limits.compute_bytes + (scratch_bytes ? scratch_bytes : estimate_scratch(plan));
-}
-
-static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
-    uint64_t bytes = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
-        int32_t s = plan->program.ops[i].state;
-        if (s == ATSI_NONE) continue;
-        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk,
-                                                  plan->limits.kv_type);
-    }
-    return bytes;
-}
-
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
-
-// The unit's own matrices. Small tensors do not count here: the runtime keeps them all on the GPU, so that promoted units
-// need not move them.
-static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
-    uint64_t bytes = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
-            int32_t t = plan->program.ops[i].tensor[k];
-            if (t != ATSI_NONE && !atsi_tensor_is_small(&plan->program.tensors[t]))
-                bytes += aligned(plan->program.tensors[t].size_bytes);
-        }
-    return bytes;
-}
-
-static bool unit_reads(const struct atsi_plan *plan, const struct atsi_unit *u, int32_t tensor) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
-            if (plan->program.ops[i].tensor[k] == tensor) return true;
-    return false;
-}
-
-// A head that reads the embedding's matrix shares it: two units on the GPU, one copy there.
-static uint64_t shared_bytes(const struct atsi_plan *plan) {
-    const struct atsi_unit *first = &plan->program.units[0], *last = &plan->program.units[plan->program.n_units - 1];
-    uint64_t bytes = 0;
-    if (first == last || first->backend != ATSI_GPU || last->backend != ATSI_GPU) return 0;
-    for (uint32_t t = 0; t < plan->program.n_tensors; t++)
-        if (!atsi_tensor_is_small(&plan->program.tensors[t]) && unit_reads(plan, first, (int32_t)t) &&
-            unit_reads(plan, last, (int32_t)t))
-            bytes += aligned(plan->program.tensors[t].size_bytes);
-    return bytes;
-}
-
-static uint64_t small_bytes(const struct atsi_plan *plan) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < plan->program.n_tensors; i++)
-        if (atsi_tensor_is_small(&plan->program.tensors[i])) bytes += aligned(plan->program.tensors[i].size_bytes);
-    return bytes;
-}
-
-uint64_t atsi_place_unit_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
-    return unit_weight_bytes(plan, u) + unit_state_bytes(plan, u);
-}
-
-// Captured rounds and what the driver rounds up to; the profile's figure is from before any was captured.
-static const uint64_t graphs_bytes = 32 << 20;
-
-static uint64_t driver_bytes(const struct atsi_device_profile *profile) {
-    return profile->context_bytes + graphs_bytes;
-}
-
-// What is there whatever is placed.
-static uint64_t base_bytes(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                           uint64_t scratch_bytes) {
-    return driver_bytes(profile) + compute_bytes(plan, scratch_bytes) + small_bytes(plan);
-}
-
-uint64_t atsi_place_least_vram(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                               uint64_t scratch_bytes) {
-    return (base_bytes(plan, profile, scratch_bytes) + mib - 1) / mib * mib;
-}
-
-static struct atsi_budget count_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                       uint64_t scratch_bytes) {
-    struct atsi_budget b = {.vram = plan->limits.vram_bytes,
-                            .driver = driver_bytes(profile),
-                            .compute = compute_bytes(plan, scratch_bytes),
-                            .temp = plan->limits.temp_bytes,
-                            .resident = small_bytes(plan)};
-    for (uint32_t i = 0; i < plan->program.n_units; i++) {
-        const struct atsi_unit *u = &plan->program.units[i];
-        if (u->backend != ATSI_GPU) continue;
-        b.states += unit_state_bytes(plan, u);
-        b.resident += unit_weight_bytes(plan, u);
-    }
-    b.resident -= shared_bytes(plan);
-    b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
-    return b;
-}
-
-// ---- the search ---------------------------------------------------------------------------------------------------
+// ---- the problem --------------------------------------------------------------------------------------------------
 
 struct search {
     struct atsi_plan *plan;
     const struct atsi_device_profile *profile;
     const struct atsi_place_options *options;
-    struct atsi_solve_unit *units, *fixed_units; // fixed_units: with the classes of Algorithm 1
-    uint8_t *placement, *best;
-    uint64_t free_bytes;       // for residents and the temporary region
-    double decode_per_prefill; // decode round over prefill chunk, all on the CPU
+    struct atsi_objective objective;
+    struct atsi_solve_unit *units, *case_units; // case_units: with the fixes of one case
+    uint8_t *placement, *case_placement;
+    uint64_t free_bytes; // for residents and the temporary region
     bool has_experts;
 };
 
@@ -159,55 +48,10 @@ static enum atsi_status apply_pin(struct search *s, const struct atsi_pin *pin, 
                      s->plan->program.units[s->plan->program.n_units / 2].name);
 }
 
-// Decode and prefill time by their weights. The phases are made comparable by what the CPU alone takes for each, so that a
-// weight means the same for every model and machine: halving either phase from there is worth its weight.
-static double blend(const struct search *s, double decode_us, double prefill_us) {
-    double w = s->options->prefill_weight;
-    return (1 - w) * decode_us + w * prefill_us * s->decode_per_prefill;
-}
-
-static double decode_per_prefill(const struct atsi_plan *plan) {
-    double decode_us = 0, prefill_us = 0;
-    for (uint32_t i = 0; i < plan->program.n_units; i++) {
-        decode_us += plan->decode_times[i].cpu_us;
-        prefill_us += plan->prefill_times[i].cpu_us;
-    }
-    return prefill_us > 0 ? decode_us / prefill_us : 0;
-}
-
-static enum atsi_status fill_units(struct search *s, struct atsi_error *err) {
-    const struct atsi_plan *plan = s->plan;
-    s->decode_per_prefill = decode_per_prefill(plan);
-    for (uint32_t i = 0; i < plan->program.n_units; i++) {
-        const struct atsi_unit_times *d = &plan->decode_times[i], *p = &plan->prefill_times[i];
-        s->units[i] = (struct atsi_solve_unit){.size_bytes = atsi_place_unit_bytes(plan, &plan->program.units[i]),
-                                               .t_gpu_us = blend(s, d->gpu_us, p->gpu_us),
-                                               .switch_us = blend(s, d->switch_us, p->switch_us),
-                                               .is_expert = plan->program.units[i].kind == ATSI_UNIT_EXPERTS};
-        s->has_experts |= s->units[i].is_expert;
-        if (atsi_unit_runs_on_gpu(&plan->program, &plan->program.units[i])) continue;
-        s->units[i].fix = ATSI_FIX_CPU;
-        s->units[i].t_gpu_us = 0; // ATSI_NEVER_US would drown the others in GLPK's arithmetic
-    }
+static enum atsi_status fill_units(struct search *s, bool streamed, struct atsi_error *err) {
+    atsi_objective_units(&s->objective, s->plan, streamed, s->units);
     for (uint32_t i = 0; i < s->options->n_pins; i++) ATSI_TRY(apply_pin(s, &s->options->pins[i], err));
     return ATSI_OK;
-}
-
-// What a unit that stays on the CPU costs a round in which such units are streamed. A token: CPU and link work through them at the
-// same time, so their rates add up. A chunk: the link alone keeps up with the GPU, or it does not.
-static double streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
-    if (phase == ATSI_DECODE) return t->cpu_us > 0 ? 1 / (1.0 / t->cpu_us + 1.0 / fmax(t->transfer_us, 1e-6)) : 0;
-    return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
-}
-
-// A placement that knows of streaming leaves to it what it can carry and gives residency to what cannot move.
-static void price_cpu_side(struct search *s, bool streamed) {
-    for (uint32_t i = 0; i < s->plan->program.n_units; i++) {
-        const struct atsi_unit_times *d = &s->plan->decode_times[i], *p = &s->plan->prefill_times[i];
-        bool moves = streamed && atsi_unit_is_promotable(&s->plan->program.units[i]);
-        s->units[i].t_cpu_us =
-            blend(s, moves ? streamed_us(d, ATSI_DECODE) : d->cpu_us, moves ? streamed_us(p, ATSI_PREFILL) : p->cpu_us);
-    }
 }
 
 static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
@@ -216,34 +60,107 @@ static void set_backends(struct atsi_plan *plan, const uint8_t *placement) {
 }
 
 struct candidate {
+    uint32_t chunk;
     uint64_t temp_bytes;
     enum atsi_place_method method;
     bool streamed;
     double decode_us, prefill_us;
 };
 
-static struct atsi_solve_instance instance_of(struct search *s, const struct candidate *c, uint64_t granularity) {
-    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - c->temp_bytes,
-                                       .granularity_bytes = granularity,
-                                       .n_units = s->plan->program.n_units,
-                                       .units = s->units};
-    price_cpu_side(s, c->streamed);
-    if (c->method == ATSI_PLACE_PARTITION) {
-        atsi_solve_partition(&inst, s->fixed_units);
-        inst.units = s->fixed_units;
+// ---- solving it ---------------------------------------------------------------------------------------------------
+
+// A head that reads the embedding's matrix costs no memory beside an embedding on the GPU. The solver knows no such pairs, so the
+// embedding's side is decided here: one case for each, the better of which is the optimum.
+struct tie {
+    enum atsi_solve_fix sides[2];
+    int n_sides;
+    uint64_t bytes; // 0: no tie, one case that decides nothing
+};
+
+static struct tie find_tie(const struct search *s) {
+    struct tie tie = {.sides = {ATSI_FIX_CPU, ATSI_FIX_GPU}, .n_sides = 2, .bytes = atsi_budget_shared(s->plan)};
+    if (tie.bytes == 0) return (struct tie){.sides = {ATSI_FIX_NONE}, .n_sides = 1};
+    if (s->units[0].fix != ATSI_FIX_NONE) {
+        tie.sides[0] = s->units[0].fix;
+        tie.n_sides = 1;
     }
-    return inst;
+    return tie;
 }
 
-// Solves for one region size and method and predicts both phases, temporary region included.
+// Solves one case into case_placement.
+static enum atsi_status solve_case(struct search *s, const struct candidate *c, uint64_t granularity,
+                                   const struct tie *tie, enum atsi_solve_fix side,
+                                   const struct atsi_milp_options *milp, struct atsi_solve_result *result,
+                                   struct atsi_error *err) {
+    uint32_t n = s->plan->program.n_units;
+    struct atsi_solve_instance inst = {.budget_bytes = s->free_bytes - c->temp_bytes,
+                                       .granularity_bytes = granularity,
+                                       .n_units = n,
+                                       .units = s->case_units};
+    memcpy(s->case_units, s->units, n * sizeof *s->case_units);
+    if (side != ATSI_FIX_NONE) s->case_units[0].fix = side;
+    if (side == ATSI_FIX_GPU) s->case_units[n - 1].size_bytes -= tie->bytes;
+    if (c->method == ATSI_PLACE_PARTITION) atsi_solve_partition(&inst, s->case_units);
+    if (milp) return atsi_solve(&inst, milp, s->case_placement, result, err);
+    ATSI_TRY(atsi_solve_dp(&inst, s->case_placement, err));
+    atsi_solve_evaluate(&inst, s->case_placement, &result->value);
+    return ATSI_OK;
+}
+
+// The certificate of the better case, with a bound that holds for both.
+static void merge_result(struct atsi_solve_result *best, const struct atsi_solve_result *other) {
+    bool better = other->value.objective_us > best->value.objective_us;
+    struct atsi_solve_result merged = better ? *other : *best;
+    double objective = merged.value.objective_us;
+    merged.milp.bound_us = fmax(best->milp.bound_us, other->milp.bound_us);
+    merged.milp.seconds = best->milp.seconds + other->milp.seconds;
+    merged.dp_seconds = best->dp_seconds + other->dp_seconds;
+    if (best->milp.status > merged.milp.status) merged.milp.status = best->milp.status;
+    if (other->milp.status > merged.milp.status) merged.milp.status = other->milp.status;
+    merged.gap =
+        merged.milp.status == ATSI_MILP_SKIPPED ? 0 : (merged.milp.bound_us - objective) / fmax(1, fabs(objective));
+    *best = merged;
+}
+
+// The best placement of a candidate, left in s->placement. milp NULL: the dynamic program alone.
+static enum atsi_status solve(struct search *s, const struct candidate *c, uint64_t granularity,
+                              const struct atsi_milp_options *milp, struct atsi_solve_result *out,
+                              struct atsi_error *err) {
+    uint32_t n = s->plan->program.n_units;
+    enum atsi_status status = ATSI_OK;
+    bool found = false;
+    ATSI_TRY(fill_units(s, c->streamed, err));
+    struct tie tie = find_tie(s);
+    for (int i = 0; i < tie.n_sides; i++) {
+        struct atsi_solve_result result = {.milp.status = ATSI_MILP_SKIPPED};
+        status = solve_case(s, c, granularity, &tie, tie.sides[i], milp, &result, err);
+        if (status == ATSI_BAD_INPUT) continue; // what is fixed to the GPU does not fit in this case
+        ATSI_TRY(status);
+        if (!found || result.value.objective_us > out->value.objective_us) memcpy(s->placement, s->case_placement, n);
+        if (found)
+            merge_result(out, &result);
+        else
+            *out = result;
+        found = true;
+    }
+    return found ? ATSI_OK : status;
+}
+
+// ---- the search ---------------------------------------------------------------------------------------------------
+
+static uint64_t granularity_of(const struct search *s, uint64_t n_granules_max) {
+    uint64_t size = granule;
+    while (s->free_bytes / size > n_granules_max) size *= 2;
+    return size;
+}
+
+// Solves a candidate and predicts both phases, temporary region included.
 static enum atsi_status try_candidate(struct search *s, struct candidate *c, struct atsi_error *err) {
     enum {
-        SEARCH_GRANULES = 4096
-    }; // a coarse budget for the search; the final solution is exact to the MiB
-    uint64_t granularity = mib;
-    while (s->free_bytes / granularity > SEARCH_GRANULES) granularity *= 2;
-    struct atsi_solve_instance inst = instance_of(s, c, granularity);
-    ATSI_TRY(atsi_solve_dp(&inst, s->placement, err));
+        SEARCH_GRANULES = 1 << 13
+    }; // a coarse budget for the search
+    struct atsi_solve_result result;
+    ATSI_TRY(solve(s, c, granularity_of(s, SEARCH_GRANULES), NULL, &result, err));
     set_backends(s->plan, s->placement);
     ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &c->decode_us, err));
     return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &c->prefill_us, err);
@@ -278,7 +195,7 @@ struct best {
 
 static enum atsi_status consider(struct search *s, struct candidate c, struct best *best, struct atsi_error *err) {
     ATSI_TRY(try_candidate(s, &c, err));
-    double score = blend(s, c.decode_us, c.prefill_us);
+    double score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us);
     if (score < best->method_score[c.method]) {
         best->method_score[c.method] = score;
         best->method_decode_us[c.method] = c.decode_us;
@@ -290,6 +207,7 @@ static enum atsi_status consider(struct search *s, struct candidate c, struct be
     return ATSI_OK;
 }
 
+// The best of the plan's present chunk.
 static enum atsi_status find_best(struct search *s, struct best *best, struct atsi_error *err) {
     enum {
         MAX_REGIONS = 8
@@ -301,9 +219,43 @@ static enum atsi_status find_best(struct search *s, struct best *best, struct at
     for (uint32_t i = 0; i < n_regions; i++)
         for (int method = 0; method < n_methods; method++)
             for (int streamed = 0; streamed <= (regions[i] > 0); streamed++) {
-                struct candidate c = {regions[i], (enum atsi_place_method)method, streamed != 0, 0, 0};
+                struct candidate c = {.chunk = s->plan->limits.chunk,
+                                      .temp_bytes = regions[i],
+                                      .method = (enum atsi_place_method)method,
+                                      .streamed = streamed != 0};
                 ATSI_TRY(consider(s, c, best, err));
             }
+    return ATSI_OK;
+}
+
+// Makes `chunk` the plan's and prices its prefill.
+static enum atsi_status take_chunk(struct search *s, uint32_t chunk, struct atsi_placement *out,
+                                   struct atsi_error *err) {
+    struct atsi_plan *plan = s->plan;
+    uint32_t n_decode, n_prefill;
+    if (chunk != plan->limits.chunk) ATSI_TRY(atsi_chunk_set(plan, chunk, err));
+    uint64_t base = atsi_budget_base(plan, s->profile, s->options->device);
+    s->free_bytes = base < s->options->vram_bytes ? s->options->vram_bytes - base : 0;
+    atsi_cost_units(plan, s->profile, ATSI_DECODE, plan->decode_times, &n_decode);
+    atsi_cost_units(plan, s->profile, ATSI_PREFILL, plan->prefill_times, &n_prefill);
+    out->n_estimated = n_decode + n_prefill;
+    return ATSI_OK;
+}
+
+static enum atsi_status try_chunk(struct search *s, uint32_t chunk, struct best *best, struct atsi_placement *out,
+                                  struct atsi_error *err) {
+    struct atsi_chunk_option *option = &out->chunks[out->n_chunks++];
+    struct best here;
+    ATSI_TRY(take_chunk(s, chunk, out, err));
+    if (out->n_chunks == 1) s->objective = atsi_objective_of(s->plan, s->options->prefill_weight);
+    *option = (struct atsi_chunk_option){.chunk = chunk};
+    option->fits = s->options->vram_bytes >= atsi_budget_least(s->plan, s->profile, s->options->device);
+    if (!option->fits) return ATSI_OK;
+    ATSI_TRY(find_best(s, &here, err));
+    option->decode_us = here.candidate.decode_us;
+    option->prefill_us = here.candidate.prefill_us;
+    option->objective_us = here.score;
+    if (out->n_chunks == 1 || here.score < best->score * (1 - 1e-6)) *best = here; // ties go to the smaller chunk
     return ATSI_OK;
 }
 
@@ -322,19 +274,23 @@ static void record_certificate(struct atsi_plan_certificate *c, const struct ats
 
 static enum atsi_status settle(struct search *s, const struct candidate *c, struct atsi_placement *out,
                                struct atsi_error *err) {
+    enum {
+        SETTLE_GRANULES = 1 << 17
+    };
     struct atsi_plan *plan = s->plan;
-    struct atsi_solve_instance inst = instance_of(s, c, mib);
     struct atsi_milp_options milp = atsi_milp_defaults();
     struct atsi_solve_result result;
     milp.seconds_max = s->options->certify_seconds;
-    ATSI_TRY(atsi_solve(&inst, &milp, s->best, &result, err));
-    set_backends(plan, s->best);
+    ATSI_TRY(take_chunk(s, c->chunk, out, err));
+    ATSI_TRY(solve(s, c, granularity_of(s, SETTLE_GRANULES), &milp, &result, err));
+    set_backends(plan, s->placement);
     record_certificate(&plan->certificate, &result);
     plan->limits.vram_bytes = s->options->vram_bytes;
     plan->limits.temp_bytes = c->temp_bytes;
     out->method = c->method;
     out->streamed = c->streamed;
-    out->budget = count_budget(plan, s->profile, s->options->scratch_bytes);
+    out->objective = s->objective;
+    out->budget = atsi_budget_of(plan, s->profile, s->options->device);
     ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &out->decode_us, err));
     ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &out->prefill_us, err));
     ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, &out->decode_static_us, err));
@@ -344,26 +300,10 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     return ATSI_OK;
 }
 
-static enum atsi_status price_units(struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                    struct atsi_placement *out, struct atsi_error *err) {
-    uint32_t n = plan->program.n_units, more;
-    free(plan->decode_times);
-    free(plan->prefill_times);
-    plan->decode_times = calloc(n, sizeof *plan->decode_times);
-    plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
-    if (!plan->decode_times || !plan->prefill_times) return atsi_fail(err, ATSI_FAILED, "out of memory while placing");
-    atsi_cost_units(plan, profile, ATSI_DECODE, plan->decode_times, &out->n_estimated);
-    atsi_cost_units(plan, profile, ATSI_PREFILL, plan->prefill_times, &more);
-    out->n_estimated += more;
-    snprintf(plan->device, sizeof plan->device, "%s", profile->name);
-    plan->contention = profile->contention;
-    return ATSI_OK;
-}
-
 static enum atsi_status check_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                      const struct atsi_place_options *options, struct atsi_error *err) {
     char have[32], least[32], card[32];
-    uint64_t vram = options->vram_bytes, least_vram = atsi_place_least_vram(plan, profile, options->scratch_bytes);
+    uint64_t vram = options->vram_bytes, least_vram = atsi_budget_least(plan, profile, options->device);
     if (vram > profile->gpu_bytes)
         return atsi_fail(err, ATSI_BAD_INPUT, "--vram %s: %s has %s", atsi_size_format(have, sizeof have, vram),
                          profile->gpu_name, atsi_size_format(card, sizeof card, profile->gpu_bytes));
@@ -376,33 +316,48 @@ static enum atsi_status check_budget(const struct atsi_plan *plan, const struct 
 }
 
 static enum atsi_status run_search(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
+    struct atsi_chunks chunks = {.sizes = {s->plan->limits.chunk}, .n = 1};
     struct best best;
-    ATSI_TRY(fill_units(s, err));
-    ATSI_TRY(find_best(s, &best, err));
+    if (s->options->choose_chunk) chunks = atsi_chunks_of(s->plan);
+    for (uint32_t i = 0; i < chunks.n; i++) ATSI_TRY(try_chunk(s, chunks.sizes[i], &best, out, err));
     if (s->has_experts) out->other_decode_us = best.method_decode_us[!best.candidate.method];
     return settle(s, &best.candidate, out, err);
+}
+
+static bool has_experts(const struct atsi_program *p) {
+    for (uint32_t i = 0; i < p->n_units; i++)
+        if (p->units[i].kind == ATSI_UNIT_EXPERTS) return true;
+    return false;
 }
 
 static enum atsi_status open_search(struct search *s, struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                     const struct atsi_place_options *options, struct atsi_error *err) {
     size_t n = plan->program.n_units;
-    *s = (struct search){.plan = plan,
-                         .profile = profile,
-                         .options = options,
-                         .free_bytes = options->vram_bytes - base_bytes(plan, profile, options->scratch_bytes)};
+    *s = (struct search){
+        .plan = plan, .profile = profile, .options = options, .has_experts = has_experts(&plan->program)};
     s->units = calloc(n, sizeof *s->units);
-    s->fixed_units = calloc(n, sizeof *s->fixed_units);
+    s->case_units = calloc(n, sizeof *s->case_units);
     s->placement = calloc(n, 1);
-    s->best = calloc(n, 1);
-    if (s->units && s->fixed_units && s->placement && s->best) return ATSI_OK;
+    s->case_placement = calloc(n, 1);
+    if (s->units && s->case_units && s->placement && s->case_placement) return ATSI_OK;
     return atsi_fail(err, ATSI_FAILED, "out of memory while placing");
 }
 
 static void close_search(struct search *s) {
     free(s->units);
-    free(s->fixed_units);
+    free(s->case_units);
     free(s->placement);
-    free(s->best);
+    free(s->case_placement);
+}
+
+static enum atsi_status make_times(struct atsi_plan *plan, struct atsi_error *err) {
+    uint32_t n = plan->program.n_units;
+    free(plan->decode_times);
+    free(plan->prefill_times);
+    plan->decode_times = calloc(n, sizeof *plan->decode_times);
+    plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
+    return plan->decode_times && plan->prefill_times ? ATSI_OK
+                                                     : atsi_fail(err, ATSI_FAILED, "out of memory while placing");
 }
 
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
@@ -411,7 +366,9 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
     struct search s;
     memset(out, 0, sizeof *out);
     ATSI_TRY(check_budget(plan, profile, options, err));
-    ATSI_TRY(price_units(plan, profile, out, err));
+    ATSI_TRY(make_times(plan, err));
+    snprintf(plan->device, sizeof plan->device, "%s", profile->name);
+    plan->contention = profile->contention;
     enum atsi_status status = open_search(&s, plan, profile, options, err);
     if (status == ATSI_OK) status = run_search(&s, out, err);
     close_search(&s);
@@ -431,9 +388,13 @@ static void number_layers(const struct atsi_program *p, int32_t *layers) {
 
 static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline, int32_t *layers, double *decode_us,
                                    double *prefill_us, struct atsi_error *err) {
-    struct candidate c = {.method = ATSI_PLACE_UNDIVIDED};
-    ATSI_TRY(fill_units(s, err));
-    struct atsi_solve_instance inst = instance_of(s, &c, mib);
+    s->objective = atsi_objective_of(s->plan, s->options->prefill_weight);
+    ATSI_TRY(fill_units(s, false, err));
+    struct atsi_solve_instance inst = {.budget_bytes = s->options->vram_bytes -
+                                                       atsi_budget_base(s->plan, s->profile, s->options->device),
+                                       .granularity_bytes = granule,
+                                       .n_units = s->plan->program.n_units,
+                                       .units = s->units};
     number_layers(&s->plan->program, layers);
     ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
     set_backends(s->plan, s->placement);

@@ -30,9 +30,10 @@ enum atsi_status atsi_place_elsewhere(const struct atsi_plan *plan, const struct
     struct atsi_place_options changed = *options;
     changed.vram_bytes = vram;
     changed.certify_seconds = 0;
+    changed.choose_chunk = false;
     ATSI_TRY(borrow_plan(plan, &other, err));
     other.limits.n_ctx = n_ctx;
-    *fits = vram >= atsi_place_least_vram(&other, profile, options->scratch_bytes);
+    *fits = vram >= atsi_budget_least(&other, profile, options->device);
     enum atsi_status status = *fits ? atsi_place(&other, profile, &changed, out, err) : ATSI_OK;
     return_plan(&other);
     return status;

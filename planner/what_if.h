@@ -10,8 +10,8 @@ enum {
     ATSI_WHAT_IF_MAX_BUDGETS = 12
 };
 
-// Predictions for another budget and context; *fits is false when the budget is too small for any placement. *plan stays as
-// it is.
+// Predictions for another budget and context at the plan's chunk; *fits is false when the budget is too small for any placement.
+// *plan stays as it is.
 enum atsi_status atsi_place_elsewhere(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                       const struct atsi_place_options *options, uint64_t vram, uint32_t n_ctx,
                                       bool *fits, struct atsi_placement *out, struct atsi_error *err);

@@ -59,6 +59,11 @@ tied() { # the demo model's head is its embedding: one copy of 1 MiB among 3.5, 
     json '([.units[].side] | unique == ["gpu"]) and .budget_bytes.resident < 3.6 * 1048576' "$work/tied.json"
 }
 check "a tied matrix counts once" tied
+chosen_chunk() { # the best of those that were tried; --chunk is obeyed
+    json '.chunk as $c | (.chunks | map(select(.fits)) | min_by(.objective_us) | .chunk) == $c and (.chunks | length) > 1' "$work/explain.json" &&
+        at_3060 --vram 432M --chunk 96 --explain --json | jq -e '.chunk == 96 and (.chunks | length) == 1'
+}
+check "the chunk is chosen, --chunk obeyed" chosen_chunk
 check "--explain writes no plan" sh -c "! ls *.atsp 2>/dev/null | grep qwen3moe"
 check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 432M --explain | grep -q 'blk.0.ffn_gate_exps'"
 no_density_of_nothing() { at_3060 --vram 432M --explain | awk '$3 == "0.00" && $8 != "-" { print; bad = 1 } END { exit bad }'; }

@@ -74,6 +74,34 @@ static void test_roofline_and_points(void **state) {
     atsi_device_profile_free(&p);
 }
 
+// Prefill on another number of tokens: between measured ones in proportion, beyond them at the last one's rate less the fixed
+// part; other weights and decode by the line.
+static void test_other_chunks(void **state) {
+    (void)state;
+    struct atsi_device_profile p;
+    struct atsi_error err;
+    char cost[512];
+    const char *points = "{\"bytes\":500,\"flops\":1000,\"us\":50,\"spread\":0},"
+                         "{\"bytes\":500,\"flops\":3000,\"us\":90,\"spread\":0},"
+                         "{\"bytes\":700,\"flops\":2000,\"us\":1000,\"spread\":0}";
+    snprintf(cost, sizeof cost,
+             ",{\"side\":\"gpu\",\"op\":\"matmul\",\"dtype\":\"Q4_K\",\"phase\":\"prefill\",\"fixed_us\":20,"
+             "\"bytes_per_us\":50,\"flops_per_us\":200,\"points\":[%s]}",
+             points);
+    check_ok(parse(GOOD, cost, &p, &err), err);
+    const struct {
+        double bytes, flops, us;
+    } cases[] = {
+        {500, 2000, 70}, {500, 6000, 90 + 3000 * 70.0 / 3000}, {500, 3000, 90}, {600, 2000, 32}, {500, 100, 30}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct atsi_price price = atsi_device_profile_price(&p, ATSI_GPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_PREFILL,
+                                                            cases[i].bytes, cases[i].flops);
+        assert_true(fabs(price.us - cases[i].us) < 1e-9);
+        assert_true(price.is_measured == (cases[i].flops == 3000));
+    }
+    atsi_device_profile_free(&p);
+}
+
 static void test_round_trip(void **state) {
     (void)state;
     struct atsi_device_profile p, q;
@@ -156,6 +184,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_closest_cost_wins),
         cmocka_unit_test(test_roofline_and_points),
+        cmocka_unit_test(test_other_chunks),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_bad_profiles_are_refused),
         cmocka_unit_test(test_a_side_without_a_general_cost_is_refused),

@@ -94,7 +94,7 @@ static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
         struct atsi_placement p;
         double last = INFINITY;
         set_up(&f, archs[a]);
-        uint64_t least = atsi_place_least_vram(&f.plan, &f.profile, 0);
+        uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
         for (uint64_t extra = 0; extra <= 64; extra += 8) {
             struct atsi_place_options o = options_of(least + (extra << 20));
             check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
@@ -120,7 +120,7 @@ static void test_too_small_a_budget_names_the_smallest(void **state) {
     struct atsi_placement p;
     char least[32];
     set_up(&f, "llama");
-    uint64_t least_vram = atsi_place_least_vram(&f.plan, &f.profile, 0);
+    uint64_t least_vram = atsi_budget_least(&f.plan, &f.profile, NULL);
     snprintf(least, sizeof least, "(%lluM", (unsigned long long)(least_vram >> 20));
     struct atsi_place_options o = options_of(least_vram - 1);
     check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", least);
@@ -136,7 +136,7 @@ static void test_pins(void **state) {
     struct atsi_placement p;
     set_up(&f, "qwen3moe");
     struct atsi_pin pins[] = {{"ffn_.*_exps", ATSI_CPU}, {"^output$", ATSI_GPU}};
-    struct atsi_place_options o = options_of(atsi_place_least_vram(&f.plan, &f.profile, 0) + (64 << 20));
+    struct atsi_place_options o = options_of(atsi_budget_least(&f.plan, &f.profile, NULL) + (64 << 20));
     o.pins = pins;
     o.n_pins = 2;
     check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
@@ -151,7 +151,8 @@ static void test_pins(void **state) {
     check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "regular expression");
     pins[0].pattern = ".";
     pins[0].side = ATSI_GPU;
-    o.vram_bytes = atsi_place_least_vram(&f.plan, &f.profile, 0) + (2 << 20);
+    f.plan.limits.n_ctx = 1 << 18; // caches of many MiB
+    o.vram_bytes = atsi_budget_least(&f.plan, &f.profile, NULL) + (2 << 20);
     assert_int_equal(atsi_place(&f.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
     tear_down(&f);
 }
@@ -177,6 +178,56 @@ static void test_types_without_gpu_kernels(void **state) {
     tear_down(&f);
 }
 
+static void plan_again(struct fixture *f, uint32_t n_ctx) {
+    struct atsi_error err;
+    atsi_plan_free(&f->plan);
+    atsi_lowered_free(&f->lowered);
+    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){.n_ctx = n_ctx}, &f->lowered, &err), err);
+    check_ok(atsi_content_make(f->gguf, &f->lowered,
+                               &(struct atsi_content_options){.chunk = 32, .kv_type = ATSI_F16, .command = "test"},
+                               &f->plan, &err),
+             err);
+}
+
+// What is chosen is the best of what was tried, fits, and costs what placing at that chunk alone costs; without room for a
+// larger chunk's activations the smallest stays.
+static void test_the_chunk_is_chosen(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err;
+    struct atsi_placement p, alone;
+    set_up(&f, "qwen3moe");
+    plan_again(&f, 512);
+    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    f.profile.to_device.fixed_us = 500; // streaming pays once a chunk
+    struct atsi_place_options o = options_of(least + (4 << 20));
+    o.choose_chunk = true;
+    o.prefill_weight = 1;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    assert_int_equal(p.n_chunks, 4);
+    assert_int_equal(sum(&p.budget), o.vram_bytes);
+    const struct atsi_chunk_option *chosen = NULL;
+    for (uint32_t i = 0; i < p.n_chunks; i++) {
+        assert_int_equal(p.chunks[i].chunk, 32 << i);
+        if (p.chunks[i].chunk == f.plan.limits.chunk) chosen = &p.chunks[i];
+    }
+    assert_true(chosen && chosen->fits && chosen->chunk > 32);
+    for (uint32_t i = 0; i < p.n_chunks; i++)
+        assert_true(!p.chunks[i].fits || chosen->objective_us <= p.chunks[i].objective_us);
+    o.choose_chunk = false;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &alone, &err), err);
+    assert_true(alone.n_chunks == 1 && alone.prefill_us == p.prefill_us && alone.decode_us == p.decode_us);
+
+    plan_again(&f, 512);
+    o.choose_chunk = true;
+    uint64_t base = atsi_budget_base(&f.plan, &f.profile, NULL);
+    f.profile.context_bytes += least - base; // to the MiB
+    o.vram_bytes = least;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    assert_true(f.plan.limits.chunk == 32 && p.chunks[0].fits && !p.chunks[3].fits);
+    tear_down(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_of_operations),
@@ -185,6 +236,7 @@ int main(void) {
         cmocka_unit_test(test_too_small_a_budget_names_the_smallest),
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_types_without_gpu_kernels),
+        cmocka_unit_test(test_the_chunk_is_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,10 @@
 
 #include <cmocka.h>
 
+#include "planner/lower.h"
+#include "tests/support/check.h"
 #include "tests/support/program_builder.h"
+#include "tests/support/tiny_model.h"
 
 static void accepts_the_valid_program(void **state) {
     (void)state;
@@ -83,29 +86,84 @@ static void rejects_each_broken_program(void **state) {
     }
 }
 
+// Tags the bytes of a view's row with their buffer, or sees that they still have that tag.
+static void play_view(const struct atsi_plan *plan, int16_t *owner, const struct atsi_view *v, uint32_t row,
+                      bool write) {
+    const struct atsi_buffer *b = &plan->program.buffers[v->buffer];
+    uint64_t at = b->offset_bytes + 4 * ((uint64_t)row * b->width + v->offset);
+    for (uint64_t j = at; j < at + 4 * (uint64_t)v->width; j++) {
+        if (!write) assert_int_equal(owner[j], v->buffer);
+        owner[j] = (int16_t)v->buffer;
+    }
+}
+
+static void play_views(const struct atsi_plan *plan, int16_t *owner, const struct atsi_view *views, int n, bool write) {
+    for (int k = 0; k < n && views[k].buffer != ATSI_NONE; k++) {
+        const struct atsi_buffer *b = &plan->program.buffers[views[k].buffer];
+        uint32_t rows = b->rows == ATSI_ROWS_TOKENS ? plan->limits.chunk : plan->limits.n_outputs;
+        assert_true(b->offset_bytes % 256 == 0 &&
+                    b->offset_bytes + (uint64_t)b->width * 4 * rows <= plan->limits.compute_bytes);
+        for (uint32_t row = 0; row < rows; row++) play_view(plan, owner, &views[k], row, write);
+    }
+}
+
+// Independent oracle: play the program, tag every byte that an op writes with its buffer, and see that reads find their
+// writer's tag. The ops behind SELECT run twice, as for two groups of output rows.
+static void play_program(const struct atsi_plan *plan) {
+    const struct atsi_program *p = &plan->program;
+    int16_t *owner = malloc(plan->limits.compute_bytes * sizeof *owner);
+    memset(owner, -1, plan->limits.compute_bytes * sizeof *owner);
+    uint32_t select = 0;
+    bool again = false;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        if (op->kind == ATSI_OP_SELECT) select = i;
+        play_views(plan, owner, op->in, ATSI_OP_MAX_IN, false);
+        if (op->add) play_views(plan, owner, op->out, 1, false);
+        play_views(plan, owner, op->out, ATSI_OP_MAX_OUT, true);
+        if (i + 1 < p->n_ops || again) continue;
+        again = true;
+        i = select - 1;
+    }
+    struct atsi_view logits = {p->logits, 0, p->buffers[p->logits].width};
+    play_view(plan, owner, &logits, 0, false);
+    free(owner);
+}
+
 static void buffers_alive_together_do_not_overlap(void **state) {
     (void)state;
     struct atsi_plan plan;
     test_build_plan(&plan);
-    const struct atsi_program *p = &plan.program;
-    // Independent oracle: play the program, tag every byte with its owner, and see that reads find their writer's tag.
-    int16_t *owner = malloc(plan.limits.compute_bytes * sizeof *owner);
-    memset(owner, -1, plan.limits.compute_bytes * sizeof *owner);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        for (int k = 0; k < ATSI_OP_MAX_IN && p->ops[i].in[k].buffer != ATSI_NONE; k++) {
-            const struct atsi_buffer *b = &p->buffers[p->ops[i].in[k].buffer];
-            assert_int_equal(owner[b->offset_bytes], p->ops[i].in[k].buffer);
-        }
-        for (int k = 0; k < ATSI_OP_MAX_OUT && p->ops[i].out[k].buffer != ATSI_NONE; k++) {
-            const struct atsi_buffer *b = &p->buffers[p->ops[i].out[k].buffer];
-            uint64_t bytes =
-                (uint64_t)b->width * 4 * (b->rows == ATSI_ROWS_TOKENS ? plan.limits.chunk : plan.limits.n_outputs);
-            assert_true(b->offset_bytes % 256 == 0 && b->offset_bytes + bytes <= plan.limits.compute_bytes);
-            for (uint64_t j = 0; j < bytes; j++) owner[b->offset_bytes + j] = (int16_t)p->ops[i].out[k].buffer;
-        }
-    }
-    free(owner);
+    play_program(&plan);
     atsi_plan_free(&plan);
+}
+
+// Activations of real programs: what a layer's attention works with and what its feed-forward works with are not live together.
+static void layers_reuse_their_buffers(void **state) {
+    (void)state;
+    for (unsigned a = 0; tiny_archs[a]; a++) {
+        struct gguf_builder g;
+        struct atsi_gguf *gguf = NULL;
+        struct atsi_lowered lowered;
+        struct atsi_plan plan = {.limits = {.chunk = 5, .n_outputs = 3}};
+        struct atsi_error err = {0};
+        uint64_t in_all = 0;
+        tiny_model(&g, tiny_archs[a], NULL);
+        struct bytes file = gb_finish(&g);
+        gb_free(&g);
+        check_ok(atsi_gguf_open_memory(&gguf, file.data, file.size, "tiny", &err), err);
+        check_ok(atsi_lower(gguf, &(struct atsi_lower_options){0}, &lowered, &err), err);
+        plan.program = lowered.program;
+        check_ok(atsi_program_place_buffers(&plan.program, 5, 3, &plan.limits.compute_bytes, &err), err);
+        play_program(&plan);
+        for (uint32_t i = 0; i < plan.program.n_buffers; i++)
+            in_all += (uint64_t)plan.program.buffers[i].width * 4 *
+                      (plan.program.buffers[i].rows == ATSI_ROWS_TOKENS ? 5 : 3);
+        assert_true(plan.limits.compute_bytes < in_all);
+        atsi_lowered_free(&lowered);
+        atsi_gguf_close(gguf);
+        bytes_free(&file);
+    }
 }
 
 static void manifest_round_trip_is_exact(void **state) {
@@ -118,6 +176,7 @@ static void manifest_round_trip_is_exact(void **state) {
     plan.model.gguf_hash = 0xFEDCBA9876543210u;
     plan.chat_template = strdup("{{ \"x\" }}\n\xF0\x9F\x98\x80");
     plan.notes = strdup("made by a test");
+    plan.contention = (struct atsi_contention){1.25, 1.5};
     plan.decode_times = calloc(plan.program.n_units, sizeof *plan.decode_times);
     plan.decode_times[3].gpu_us = 0.1f;
     assert_int_equal(atsi_plan_to_json(&plan, &json, &size, &err), ATSI_OK);
@@ -179,6 +238,7 @@ int main(void) {
         cmocka_unit_test(accepts_the_valid_program),
         cmocka_unit_test(rejects_each_broken_program),
         cmocka_unit_test(buffers_alive_together_do_not_overlap),
+        cmocka_unit_test(layers_reuse_their_buffers),
         cmocka_unit_test(manifest_round_trip_is_exact),
         cmocka_unit_test(damaged_manifests_never_pass_unchecked),
         cmocka_unit_test(sizes_follow_their_formulas),

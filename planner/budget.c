@@ -1,0 +1,115 @@
+#include "planner/budget.h"
+
+#include "kernels/device.h"
+
+enum {
+    ALIGNMENT = 256
+}; // of every device allocation
+static const uint64_t mib = 1 << 20;
+
+// Captured rounds and what the driver rounds up to; the profile's figure is from before any was captured.
+static const uint64_t graphs_bytes = 32 << 20;
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+// Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
+// a fixed part for what does not grow with the chunk.
+static uint64_t estimate_scratch(const struct atsi_plan *plan) {
+    uint64_t widest = 0;
+    for (uint32_t i = 0; i < plan->program.n_buffers; i++)
+        if (plan->program.buffers[i].rows == ATSI_ROWS_TOKENS && plan->program.buffers[i].width > widest)
+            widest = plan->program.buffers[i].width;
+    return 16 * mib + 2 * widest * plan->limits.chunk;
+}
+
+static uint64_t compute_bytes(const struct atsi_plan *plan, const struct atsi_device *device) {
+    const struct atsi_plan_limits *l = &plan->limits;
+    return l->compute_bytes + (device ? device->ops->scratch_bytes(&plan->program, l->chunk, l->n_outputs, l->n_ctx)
+                                      : estimate_scratch(plan));
+}
+
+static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    uint64_t bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        int32_t s = plan->program.ops[i].state;
+        if (s == ATSI_NONE) continue;
+        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk,
+                                                  plan->limits.kv_type);
+    }
+    return bytes;
+}
+
+// The unit's own matrices. Small tensors do not count here: the runtime keeps them all on the GPU, so that promoted units
+// need not move them.
+static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    uint64_t bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
+            int32_t t = plan->program.ops[i].tensor[k];
+            if (t != ATSI_NONE && !atsi_tensor_is_small(&plan->program.tensors[t]))
+                bytes += aligned(plan->program.tensors[t].size_bytes);
+        }
+    return bytes;
+}
+
+uint64_t atsi_budget_unit(const struct atsi_plan *plan, const struct atsi_unit *u) {
+    return unit_weight_bytes(plan, u) + unit_state_bytes(plan, u);
+}
+
+static bool unit_reads(const struct atsi_plan *plan, const struct atsi_unit *u, int32_t tensor) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+            if (plan->program.ops[i].tensor[k] == tensor) return true;
+    return false;
+}
+
+uint64_t atsi_budget_shared(const struct atsi_plan *plan) {
+    const struct atsi_unit *first = &plan->program.units[0], *last = &plan->program.units[plan->program.n_units - 1];
+    uint64_t bytes = 0;
+    if (first == last) return 0;
+    for (uint32_t t = 0; t < plan->program.n_tensors; t++)
+        if (!atsi_tensor_is_small(&plan->program.tensors[t]) && unit_reads(plan, first, (int32_t)t) &&
+            unit_reads(plan, last, (int32_t)t))
+            bytes += aligned(plan->program.tensors[t].size_bytes);
+    return bytes;
+}
+
+static uint64_t small_bytes(const struct atsi_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->program.n_tensors; i++)
+        if (atsi_tensor_is_small(&plan->program.tensors[i])) bytes += aligned(plan->program.tensors[i].size_bytes);
+    return bytes;
+}
+
+static uint64_t driver_bytes(const struct atsi_device_profile *profile) {
+    return profile->context_bytes + graphs_bytes;
+}
+
+uint64_t atsi_budget_base(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                          const struct atsi_device *device) {
+    return driver_bytes(profile) + compute_bytes(plan, device) + small_bytes(plan);
+}
+
+uint64_t atsi_budget_least(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                           const struct atsi_device *device) {
+    return (atsi_budget_base(plan, profile, device) + mib - 1) / mib * mib;
+}
+
+struct atsi_budget atsi_budget_of(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                  const struct atsi_device *device) {
+    const struct atsi_program *p = &plan->program;
+    struct atsi_budget b = {.vram = plan->limits.vram_bytes,
+                            .driver = driver_bytes(profile),
+                            .compute = compute_bytes(plan, device),
+                            .temp = plan->limits.temp_bytes,
+                            .resident = small_bytes(plan)};
+    for (uint32_t i = 0; i < p->n_units; i++) {
+        if (p->units[i].backend != ATSI_GPU) continue;
+        b.states += unit_state_bytes(plan, &p->units[i]);
+        b.resident += unit_weight_bytes(plan, &p->units[i]);
+    }
+    if (p->units[0].backend == ATSI_GPU && p->units[p->n_units - 1].backend == ATSI_GPU)
+        b.resident -= atsi_budget_shared(plan);
+    b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
+    return b;
+}
