@@ -1,0 +1,96 @@
+#include "tests/support/model_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/plan_writer.h"
+#include "tests/support/check.h"
+#include "tests/support/program_builder.h"
+
+static void set_times(struct atsi_plan *plan) {
+    static const struct {
+        const char *name;
+        float cpu_us;
+    } gains[] = {{"o", 400}, {"q", 300}, {"exps", 100}};
+    plan->decode_times = calloc(plan->program.n_units, sizeof *plan->decode_times);
+    plan->prefill_times = calloc(plan->program.n_units, sizeof *plan->prefill_times);
+    for (uint32_t u = 0; u < plan->program.n_units; u++) {
+        plan->decode_times[u] = (struct atsi_unit_times){20, 10, 1, 5};
+        for (size_t i = 0; i < sizeof gains / sizeof *gains; i++)
+            if (!strcmp(plan->program.units[u].name, gains[i].name)) plan->decode_times[u].cpu_us = gains[i].cpu_us;
+        plan->prefill_times[u] = plan->decode_times[u];
+    }
+}
+
+// Few different values, so that they compress.
+static void fill(const struct atsi_tensor *tensor, uint32_t seed, uint8_t *bytes) {
+    uint32_t random = seed * 2654435761u + 1;
+    for (uint64_t i = 0; i + sizeof(float) <= tensor->size_bytes; i += sizeof(float)) {
+        random = random * 1664525u + 1013904223u;
+        float value = (float)((int)(random >> 24) - 128) / 512;
+        memcpy(bytes + i, &value, sizeof value);
+    }
+}
+
+static void write_plan(struct model_file *f, struct atsi_plan *plan, const char *path, enum atsi_backend home,
+                       bool compress) {
+    struct atsi_plan_writer_options options = {.section_alignment = 4096};
+    struct atsi_plan_writer *writer;
+    struct atsi_error err = {0};
+    char *manifest;
+    size_t size;
+    check_ok(atsi_plan_writer_create(&writer, path, &options, &err), err);
+    for (uint32_t t = 0; t < plan->program.n_tensors; t++) {
+        const struct atsi_tensor *tensor = &plan->program.tensors[t];
+        f->bytes[t] = malloc(tensor->size_bytes);
+        fill(tensor, t + 1, f->bytes[t]);
+        check_ok(atsi_plan_writer_add(writer, tensor, home == ATSI_GPU ? ATSI_PLAN_RESIDENT : ATSI_PLAN_PINNED,
+                                      compress && !strcmp(tensor->name, "exps"), f->bytes[t], &err),
+                 err);
+    }
+    check_ok(atsi_plan_to_json(plan, &manifest, &size, &err), err);
+    check_ok(atsi_plan_writer_finish(writer, (struct atsi_str){manifest, size}, (struct atsi_str){NULL, 0}, &err), err);
+    atsi_plan_writer_free(writer);
+    free(manifest);
+}
+
+void model_file_open(struct model_file *f, enum atsi_backend home, bool compress) {
+    char path[] = "/tmp/atsi-model-XXXXXX";
+    struct atsi_plan plan;
+    struct atsi_error err = {0};
+    int fd = mkstemp(path);
+    memset(f, 0, sizeof *f);
+    assert_true(fd >= 0);
+    close(fd);
+    test_build_plan(&plan);
+    assert_true(plan.program.n_tensors <= MODEL_FILE_TENSORS_MAX);
+    for (uint32_t u = 0; u < plan.program.n_units; u++) plan.program.units[u].backend = home;
+    if (home == ATSI_GPU) plan.limits.vram_bytes = 64 << 20;
+    set_times(&plan);
+    write_plan(f, &plan, path, home, compress);
+    atsi_plan_free(&plan);
+    check_ok(atsi_model_open(&f->model, path, &err), err);
+    unlink(path);
+}
+
+void model_file_close(struct model_file *f) {
+    for (uint32_t t = 0; t < MODEL_FILE_TENSORS_MAX; t++) free(f->bytes[t]);
+    atsi_model_close(&f->model);
+}
+
+uint32_t model_file_unit(const struct model_file *f, const char *name) {
+    const struct atsi_program *p = &f->model.plan.program;
+    for (uint32_t u = 0; u < p->n_units; u++)
+        if (!strcmp(p->units[u].name, name)) return u;
+    fail_msg("no unit %s", name);
+    return 0;
+}
+
+uint32_t model_file_tensor(const struct model_file *f, const char *name) {
+    const struct atsi_program *p = &f->model.plan.program;
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (!strcmp(p->tensors[t].name, name)) return t;
+    fail_msg("no tensor %s", name);
+    return 0;
+}
