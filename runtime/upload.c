@@ -57,13 +57,19 @@ enum atsi_status atsi_upload_open(struct atsi_upload *u, struct atsi_device *dev
     return device->ops->stream_create(device, &u->stream, err);
 }
 
-void atsi_upload_close(struct atsi_upload *u) {
-    if (!u->device) return;
-    if (u->stream) u->device->ops->stream_sync(u->stream, NULL);
+static void free_staging(struct atsi_upload *u) {
     for (int i = 0; i < ATSI_STAGING_COUNT; i++) {
         if (u->staging[i].free) u->device->ops->event_destroy(u->staging[i].free);
         if (u->staging[i].host) u->device->ops->host_free(u->device, u->staging[i].host);
+        u->staging[i].free = NULL;
+        u->staging[i].host = NULL;
     }
+}
+
+void atsi_upload_close(struct atsi_upload *u) {
+    if (!u->device) return;
+    if (u->stream) u->device->ops->stream_sync(u->stream, NULL);
+    free_staging(u);
     if (u->stream) u->device->ops->stream_destroy(u->stream);
     *u = (struct atsi_upload){0};
 }
@@ -111,4 +117,10 @@ enum atsi_status atsi_upload_add(struct atsi_upload *u, struct atsi_pool *pool, 
 
 enum atsi_status atsi_upload_finish(struct atsi_upload *u, struct atsi_error *err) {
     return u->device->ops->stream_sync(u->stream, err);
+}
+
+enum atsi_status atsi_upload_rest(struct atsi_upload *u, struct atsi_error *err) {
+    ATSI_TRY(atsi_upload_finish(u, err));
+    free_staging(u);
+    return ATSI_OK;
 }

@@ -30,6 +30,8 @@ void atsi_upload_close(struct atsi_upload *u); // waits; fine on a zeroed or hal
 // the ring; NULL: the calling thread.
 enum atsi_status atsi_upload_add(struct atsi_upload *u, struct atsi_pool *pool, void *dev, const void *host,
                                  uint64_t bytes, struct atsi_error *err);
+// Waits until everything has arrived and frees the ring, which comes back when it is needed.
+enum atsi_status atsi_upload_rest(struct atsi_upload *u, struct atsi_error *err);
 // Waits until everything has arrived.
 enum atsi_status atsi_upload_finish(struct atsi_upload *u, struct atsi_error *err);
 

@@ -197,5 +197,6 @@ enum atsi_status atsi_weights_settle(struct atsi_weights *w, struct atsi_error *
     uint32_t n = atsi_resident_fit(&w->resident, w->filled_bytes);
     if (n > w->n_resident) change_homes(w, n);
     w->filled_bytes = w->resident.end_bytes[w->n_resident];
+    ATSI_TRY(atsi_upload_rest(&w->upload, err));
     return w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err);
 }

@@ -221,7 +221,7 @@ static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
     weights_update(w);
-    return w->owner ? atsi_upload_finish(&w->upload, err) : ATSI_OK;
+    return w->owner ? atsi_upload_rest(&w->upload, err) : ATSI_OK;
 }
 
 static bool create_tables(struct atsi_weights *w, uint32_t n_tensors, uint32_t n_units) {

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# The card's memory from the command line, on a simulated card: a budget that moves during the generation, a card that is too full at the
+# start, pinned memory that cannot be had.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
+B=${B:-build}
+profile=plans/rtx3060-i7-11800h.json
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+plan=$work/m.atsp
+
+# Small, with matrices that are large enough to move, and slow enough to watch with the reference kernels.
+make_model() {
+    "$B/tools/synth_model" qwen3-1.7b "$work/m.gguf" --layers 2 --embd 512 --heads 8 --kv-heads 4 --head-dim 64 \
+        --ff 2048 --vocab-size 1024 --ctx 1024
+}
+make_plan() { "$B/atsi-plan" "$work/m.gguf" --device $profile --vram 1G --chunk 32 --quiet -o "$plan" "$@"; }
+# run DEVICE-WORDS OPTIONS...: ids on standard output, what is said in $work/err.
+run() {
+    local words=$1
+    shift
+    "$B/atsi-run" "$plan" --device "sim:$profile$words" --isa reference --temp 0 -p "Once upon a time" --ignore-eos \
+        --print-ids "$@" 2>"$work/err"
+}
+same_ids() { cmp "$work/wanted" "$work/ids" || { cat "$work/err"; return 1; }; }
+
+# says TEXT: waits until the run has said it.
+says() {
+    for ((i = 0; i < 600; i++)); do
+        grep -qF "$1" "$work/err" && return
+        sleep 0.05
+    done
+    echo "never said \"$1\": $(cat "$work/err")"
+    return 1
+}
+moves_and_returns() {
+    local pid status=0
+    echo 0 >"$work/others"
+    "$B/atsi-run" "$plan" --device "sim:$profile,others=$work/others" --isa reference --temp 0 -p "Once upon a time" \
+        --ignore-eos --print-ids -n 1000 >"$work/ids" 2>"$work/err" &
+    pid=$!
+    for ((i = 0; i < 600; i++)); do [ -s "$work/ids" ] && break; sleep 0.02; done
+    echo 5.48G >"$work/others"
+    says "gave back" || status=1
+    echo 5G >"$work/others"
+    says "took again" || status=1
+    kill -INT $pid # the text so far is complete
+    wait $pid
+    [ $? -eq 130 ] || { cat "$work/err"; return 1; }
+    run "" -n "$(wc -w <"$work/ids")" >"$work/calm"
+    cmp "$work/calm" "$work/ids" && return $status
+}
+quiet_moves() {
+    echo 5.6G >"$work/others"
+    run ",others=$work/others" -n 12 --quiet >"$work/ids" && same_ids && [ ! -s "$work/err" ]
+}
+full_at_the_start() {
+    echo 5.45G >"$work/others"
+    run ",others=$work/others" -n 12 >"$work/ids" && same_ids && [ "$(grep -c 'resident units stay on the CPU' "$work/err")" = 1 ]
+}
+strict() {
+    run ",others=$work/others" -n 12 --strict >"$work/ids"
+    [ $? -eq 1 ] && [ ! -s "$work/ids" ] && [ "$(wc -l <"$work/err")" = 1 ] && grep -q -- '--strict: .*MiB.*--vram [0-9]*M' "$work/err"
+}
+strict_with_room() { run "" -n 12 --strict >"$work/ids" && same_ids; }
+no_room_at_all() {
+    echo 6G >"$work/others"
+    run ",others=$work/others" -n 12 >"$work/ids"
+    [ $? -eq 1 ] && [ ! -s "$work/ids" ] && grep -q 'the card has 0 MiB free.*--device cpu' "$work/err"
+}
+reserve_off() {
+    echo 5.45G >"$work/others"
+    run ",others=$work/others" -n 12 --vram-reserve 0 >"$work/ids" && same_ids && ! grep -q "stay on the CPU" "$work/err"
+}
+# refuses WORD OPTIONS...
+refuses() {
+    local word=$1
+    shift
+    "$B/atsi-run" "$plan" -p Once -n 1 "$@" 2>"$work/err"
+    [ $? -eq 2 ] && grep -qF -- "$word" "$work/err"
+}
+without_registering() { run ",no-register" -n 12 >"$work/ids" && same_ids && grep -q "copied to pinned memory" "$work/err"; }
+hardly_pinned() { run ",no-register,pinned=3M" -n 12 >"$work/ids" && same_ids && grep -q "no pinned memory for the weights" "$work/err"; }
+plain_text() { run "" -n 12 >"$work/ids" && same_ids; }
+
+if ! check "a model is made" make_model || ! check "and planned" make_plan; then finish; exit; fi
+run "" -n 12 >"$work/wanted"
+check "units leave and return while others use the card, and the text is the same" moves_and_returns
+check "--quiet says nothing of it" quiet_moves
+check "a card that is too full keeps what fits, said in one line" full_at_the_start
+check "--strict refuses it with the numbers" strict
+check "--strict with room" strict_with_room
+check "no room for what has to be there" no_room_at_all
+check "--vram-reserve 0 uses the last byte" reserve_off
+check "--vram-reserve of no size" refuses "--vram-reserve" --vram-reserve lots
+check "an unknown word for the simulated card" refuses "no-nothing" --device "sim:$profile,no-nothing"
+check "a plan with units on the CPU" make_plan --pin ffn=cpu
+check "the same text" plain_text
+check "no pinned file: the weights are copied, and that is said" without_registering
+check "no pinned memory: that is said" hardly_pinned
+finish
