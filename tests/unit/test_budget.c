@@ -256,11 +256,12 @@ static void write_text(struct bench *b, bool moves, uint64_t seed, float *logits
                                           .n_threads = 1,
                                           .isa = "reference",
                                           .device = b->device};
-    struct atsi_dispatcher *dispatcher;
+    struct atsi_dispatcher_params dispatching = {.plan = plan, .policy = ATSI_POLICY_FIFO, .has_device = true};
+    struct atsi_session_params session_params = {.executor = &params, .rescheduling = {.in_turn = seed % 2 != 0}};
     struct atsi_session *session;
     uint64_t random = seed;
-    check_ok(atsi_dispatcher_create(plan, ATSI_POLICY_FIFO, true, &dispatcher, &b->err), b->err);
-    check_ok(atsi_session_create(&params, dispatcher, 0, NULL, &session, &b->err), b->err);
+    check_ok(atsi_dispatcher_create(&dispatching, &session_params.dispatcher, &b->err), b->err);
+    check_ok(atsi_session_create(&session_params, &session, &b->err), b->err);
     b->budget.reserve_bytes = 0; // moved by hand
     atsi_session_follow(session, &b->budget);
     for (uint32_t i = 0; i < N_TOKENS;) {
@@ -268,6 +269,7 @@ static void write_text(struct bench *b, bool moves, uint64_t seed, float *logits
         uint32_t n = i == 0 ? 16 : 1;
         for (uint32_t k = 0; k < n; k++) ids[k] = (int32_t)((i + k) * 7 % plan->program.n_vocab);
         if (moves && next_random(&random) % 2) {
+            check_ok(atsi_rescheduler_pause(&session->rescheduler, &b->err), b->err);
             move_at_random(b, &random);
             atsi_session_follow(session, &b->budget);
         }
