@@ -25,6 +25,7 @@ static const struct rule rules[] = {
     {"phi4-mini", {"'<|' + message['role'] + '|>'", "<|end|>"}, {NULL}},
     {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, {NULL}},
     {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {NULL}},
+    {"minimax-m2", {"]~!b[", "]~b]", "[e~["}, {NULL}},
     {"seed", {"<seed:bos>", "<seed:eos>"}, {NULL}},
 
     // Qwen 3.5 renders contents through a macro; unless told otherwise it thinks, or (the small ones) does not.

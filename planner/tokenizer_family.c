@@ -73,7 +73,7 @@ static const struct atsi_tokenizer_family families[] = {
     {.names = "qwen2 deepseek-r1-qwen", .patterns = {GPT4("\\p{N}")}, .nfc = true},
     {.names = "seed-coder", .patterns = {SEED}},
     {.names = "qwen35", .patterns = {QWEN35}, .nfc = true},
-    {.names = "gpt-4o llama4", .patterns = {CASED(SUFFIX "?", "\\p{N}{1,3}")}},
+    {.names = "gpt-4o llama4 minimax-m2", .patterns = {CASED(SUFFIX "?", "\\p{N}{1,3}")}},
     {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .add_bos = true},
     {.names = "deepseek-llm",
      .patterns = {LINE_ENDS, S "?[" CASED_LETTERS "]+", DEEPSEEK_SIGNS, TRAILING_SPACE, DEEPSEEK_CJK, "\\p{N}"}},

@@ -108,12 +108,12 @@ struct qkv {
     uint32_t n_heads, n_kv_heads;
 };
 
-// Norm of each head and rotation, in place.
+// Norm of each head (or of all together) and rotation, in place.
 static void finish_heads(struct atsi_builder *b, const struct atsi_attention_spec *spec, struct atsi_view x,
                          uint32_t n_heads, const char *norm) {
-    uint32_t dim = b->hp.k_dim;
-    int32_t w = atsi_build_table(b, spec->qk_norm, norm, dim, 1);
-    if (w != ATSI_NONE) atsi_build_norm(b, x, x, w, dim, false);
+    uint32_t group = spec->qk_norm_whole ? x.width : b->hp.k_dim;
+    int32_t w = atsi_build_table(b, spec->qk_norm, norm, group, 1);
+    if (w != ATSI_NONE) atsi_build_norm(b, x, x, w, group, false);
     atsi_build_rotate(b, &spec->rope, x, n_heads);
 }
 
@@ -249,6 +249,16 @@ void atsi_block_ffn(struct atsi_builder *b, const struct atsi_ffn_spec *spec) {
 }
 
 // ---- experts ------------------------------------------------------------------------------------------------------
+
+enum atsi_router_score atsi_build_router_score(struct atsi_builder *b, enum atsi_router_score usual) {
+    enum {
+        SOFTMAX = 1,
+        SIGMOID = 2
+    }; // values of the key
+    uint32_t fallback = usual == ATSI_ROUTER_SIGMOID ? SIGMOID : SOFTMAX;
+    uint32_t value = atsi_build_count(b, "expert_gating_func", fallback, SOFTMAX, SIGMOID);
+    return value == SIGMOID ? ATSI_ROUTER_SIGMOID : ATSI_ROUTER_SOFTMAX;
+}
 
 static void route(struct atsi_builder *b, const struct atsi_moe_spec *spec, struct atsi_view ids,
                   struct atsi_view weights) {

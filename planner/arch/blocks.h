@@ -18,7 +18,8 @@ struct atsi_attention_spec {
     float scale;            // of the scores; 0: 1 / sqrt(k_dim)
     uint32_t window;        // 0: all positions
     enum atsi_need bias;    // of q, k and v; an output bias is used when there is one
-    enum atsi_need qk_norm; // attn_q_norm, attn_k_norm: per head, before rope
+    enum atsi_need qk_norm; // attn_q_norm, attn_k_norm: before rope, for each head
+    bool qk_norm_whole;     // not for each head but over all of them together
     bool sinks;             // attn_sinks
     bool fused_qkv;         // one matrix attn_qkv: all q, all k, all v
     bool gated;             // attn_q holds per head [q, gate]; the result times sigmoid(gate)
@@ -47,6 +48,8 @@ struct atsi_moe_spec {
     uint32_t n_ff_shared; // width of the shared expert; 0: none
     bool shared_gate;     // the shared expert times sigmoid(ffn_gate_inp_shexp)
 };
+// The key expert_gating_func, or `usual` where the file has none.
+enum atsi_router_score atsi_build_router_score(struct atsi_builder *b, enum atsi_router_score usual);
 // Router into the open unit, then the shared expert, then the experts.
 void atsi_block_moe(struct atsi_builder *b, const struct atsi_moe_spec *spec);
 

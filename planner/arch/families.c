@@ -14,6 +14,7 @@ static const struct atsi_family families[] = {
     {"glm4", "GLM-4, GLM-Z1", atsi_lower_glm4},
     {"glm4moe", "GLM-4.5, GLM-4.6", atsi_lower_glm4moe},
     {"phi3", "Phi-3, Phi-4", atsi_lower_phi3},
+    {"minimax-m2", "MiniMax-M2", atsi_lower_minimax_m2},
     {"seed_oss", "Seed-OSS-36B", atsi_lower_seedoss},
     {"ernie4_5", "ERNIE 4.5 (dense)", atsi_lower_ernie4_5},
     {"ernie4_5-moe", "ERNIE-4.5-21B-A3B, ERNIE-4.5-300B-A47B", atsi_lower_ernie4_5moe},

@@ -27,6 +27,7 @@ void atsi_lower_gptoss(struct atsi_builder *b);
 void atsi_lower_glm4(struct atsi_builder *b);
 void atsi_lower_glm4moe(struct atsi_builder *b);
 void atsi_lower_phi3(struct atsi_builder *b);
+void atsi_lower_minimax_m2(struct atsi_builder *b);
 void atsi_lower_seedoss(struct atsi_builder *b);
 void atsi_lower_ernie4_5(struct atsi_builder *b);
 void atsi_lower_ernie4_5moe(struct atsi_builder *b);

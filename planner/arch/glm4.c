@@ -11,11 +11,6 @@ void atsi_lower_glm4(struct atsi_builder *b) {
     atsi_blocks_uniform(b, &attention, &ffn, NULL);
 }
 
-enum {
-    GATING_SOFTMAX = 1,
-    GATING_SIGMOID = 2
-}; // values of expert_gating_func
-
 void atsi_lower_glm4moe(struct atsi_builder *b) {
     struct atsi_attention_spec attention = {.rope = atsi_build_rope(b, ATSI_ROPE_HALF_SPLIT, true)};
     const char *norm = "post_attention_norm.weight"; // the norm before the FFN, in spite of its name
@@ -23,8 +18,7 @@ void atsi_lower_glm4moe(struct atsi_builder *b) {
     struct atsi_moe_spec moe = {.norm = norm, .glu.act = ATSI_GLU_SILU, .selection_bias = true};
     uint32_t n_dense = atsi_build_count(b, "leading_dense_block_count", 0, 0, b->hp.n_layers);
     uint32_t n_shared = atsi_build_count(b, "expert_shared_count", 0, 0, 64);
-    uint32_t gating = atsi_build_count(b, "expert_gating_func", GATING_SIGMOID, GATING_SOFTMAX, GATING_SIGMOID);
-    moe.score = gating == GATING_SIGMOID ? ATSI_ROUTER_SIGMOID : ATSI_ROUTER_SOFTMAX;
+    moe.score = atsi_build_router_score(b, ATSI_ROUTER_SIGMOID);
     moe.normalise = atsi_build_flag(b, "expert_weights_norm", true);
     moe.scale = (float)atsi_build_number(b, "expert_weights_scale", 1, 0, 1e3);
     moe.n_ff_shared = n_shared * b->hp.n_ff_exp;

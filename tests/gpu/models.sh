@@ -16,14 +16,15 @@ B=${B:-build}
 device=${MODELS_DEVICE:-cuda}
 profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
 families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-9b phi-4 qwen3-30b-a3b mixtral-8x7b
-    qwen1.5-moe-a2.7b glm4.5-air gpt-oss-20b qwen3.5-27b qwen3-next-80b-a3b qwen3.5-122b-a10b}
+    qwen1.5-moe-a2.7b glm4.5-air gpt-oss-20b qwen3.5-27b qwen3-next-80b-a3b qwen3.5-122b-a10b seed-oss-36b
+    ernie-4.5-21b-a3b phi-4-mini minimax-m2}
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 seq 3 42 >"$work/ids"
 
-has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == *-air || $1 == gpt-oss* ]]; }
+has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == minimax* || $1 == *-air || $1 == gpt-oss* ]]; }
 is_hybrid() { [[ $1 == qwen3-next* || $1 == qwen3.5* ]]; }
 
 # make_model FAMILY TYPE: $d/TYPE.gguf of four layers; TYPE is f32, or mixed for the shape's own recipe.

@@ -10,6 +10,7 @@ GLM = ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assista
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
 PHI = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 PHI4 = ["<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|im_sep|>"]
+MINIMAX = ["]~!b[", "[e~[", "]~b]"]
 SEED = ["<seed:bos>", "<seed:eos>", "<seed:think>", "</seed:think>"]
 HARMONY = ["<|startoftext|>", "<|return|>", "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>"]
 
@@ -95,6 +96,14 @@ PHI4_TEMPLATE = (  # the newer of two that render the same
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}"
 )
+MINIMAX_TEMPLATE = (
+    "{% set ns = namespace(turns=messages, system='You are a helpful assistant.') %}"
+    "{% if messages[0].role == 'system' %}{% set ns.system = messages[0].content %}{% set ns.turns = messages[1:] %}{% endif %}"
+    "{{ ']~!b[' ~ ']~b]system' ~ '\\n' ~ ns.system ~ '[e~[\\n' }}{% for m in ns.turns %}"
+    "{% if m.role == 'user' %}{{ ']~b]user' ~ '\\n' ~ m.content ~ '[e~[\\n' }}{% else %}{% set c = m.content %}"
+    "{% if '</think>' in c %}{% set c = c.split('</think>')[-1].strip('\\n') %}{% endif %}{{ ']~b]ai' ~ '\\n' ~ c ~ '[e~[\\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ ']~b]ai' ~ '\\n' ~ '<think>' ~ '\\n' }}{% endif %}"
+)
 SEED_TEMPLATE = (
     "{% for m in messages %}{{ '<seed:bos>' + m.role + '\n' + (m.content|trim if m.role == 'assistant' else m.content) + '<seed:eos>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<seed:bos>assistant\n' }}{% endif %}"
@@ -119,6 +128,7 @@ TEMPLATES = {
     "phi3": (PHI, None, PHI3_TEMPLATE),
     "phi4-mini": (PHI, None, PHI4_MINI_TEMPLATE),
     "phi4": (PHI4, None, PHI4_TEMPLATE),
+    "minimax-m2": (MINIMAX, "]~!b[", MINIMAX_TEMPLATE),
     "seed": (SEED, "<seed:bos>", SEED_TEMPLATE),
     "harmony": (HARMONY, None, HARMONY_TEMPLATE),
     "mistral": (MISTRAL[:2], "<s>", MISTRAL_TEMPLATE.format("[INST] ", " [/INST]", "", "false")),

@@ -173,6 +173,32 @@ class Glm4Moe(Family):
         return self.dense(h, layer) if i < self.n_dense else self.experts(h, layer) + self.dense(h, layer, "_shexp")
 
 
+class MiniMaxM2(Family):
+    arch, qk_norms, n_rot, n_dense = "minimax-m2", True, 32, 0
+    keys = {
+        "rope.dimension_count": 32, "expert_count": EXPERTS, "expert_used_count": USED, "expert_feed_forward_length": FF_EXP,
+        "expert_gating_func": 2,
+    }  # fmt: skip
+
+    def layer_tensors(self, i):  # norms over all heads together
+        return super().layer_tensors(i) | {"attn_q_norm.weight": (HEADS * DIM,), "attn_k_norm.weight": (KV_HEADS * DIM,)}
+
+    def expert_tensors(self):
+        return super().expert_tensors() | {"exp_probs_b.bias": (EXPERTS,)}
+
+    def qkv(self, h, t, layer):
+        q, k, v = (h @ layer[f"attn_{name}.weight"].T for name in "qkv")
+        q, k = rms_norm(q, layer["attn_q_norm.weight"]), rms_norm(k, layer["attn_k_norm.weight"])
+        q, k, v = (x.reshape(len(h), -1, DIM) for x in (q, k, v))
+        return self.rope(q, t), self.rope(k, t), v
+
+    def route(self, logits, layer):
+        p = sigmoid(logits)
+        chosen = np.zeros_like(p)
+        np.put_along_axis(chosen, np.argsort(-(p + layer["exp_probs_b.bias"]), axis=-1)[:, :USED], 1, axis=-1)
+        return p * chosen / (p * chosen).sum(-1, keepdims=True)
+
+
 class SeedOss(Family):
     arch, biases, norm_before_ffn = "seed_oss", True, "post_attention_norm.weight"
     keys = {"attention.key_length": DIM, "attention.value_length": DIM}

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const tiny_archs[] = {"llama",  "qwen2",     "qwen2moe", "qwen3",        "qwen3moe", "qwen3next",
-                                  "qwen35", "qwen35moe", "gemma3",   "gpt-oss",      "glm4",     "glm4moe",
-                                  "phi3",   "seed_oss",  "ernie4_5", "ernie4_5-moe", NULL};
+const char *const tiny_archs[] = {"llama",  "qwen2",     "qwen2moe", "qwen3",        "qwen3moe",   "qwen3next",
+                                  "qwen35", "qwen35moe", "gemma3",   "gpt-oss",      "glm4",       "glm4moe",
+                                  "phi3",   "seed_oss",  "ernie4_5", "ernie4_5-moe", "minimax-m2", NULL};
 
 // Tensors of a layer: "name shape", letters of the shape as dimension_of() has them.
 static const char *const norms[] = {"attn_norm.weight E", "ffn_norm.weight E", NULL};
@@ -25,6 +25,7 @@ static const char *const gated_attention[] = {"attn_q.weight E2",
 static const char *const fused_attention[] = {"attn_qkv.weight E3", "attn_output.weight QE", NULL};
 static const char *const biases[] = {"attn_q.bias Q", "attn_k.bias K", "attn_v.bias K", NULL};
 static const char *const qk_norms[] = {"attn_q_norm.weight D", "attn_k_norm.weight D", NULL};
+static const char *const qk_whole_norms[] = {"attn_q_norm.weight Q", "attn_k_norm.weight K", NULL};
 static const char *const ffn[] = {"ffn_gate.weight EF", "ffn_up.weight EF", "ffn_down.weight FE", NULL};
 static const char *const fused_ffn[] = {"ffn_up.weight E4", "ffn_down.weight FE", NULL};
 static const char *const experts[] = {"ffn_gate_inp.weight EX", "ffn_gate_exps.weight EGX", "ffn_up_exps.weight EGX",
@@ -71,6 +72,7 @@ static const struct layout layouts[] = {
      {0},
      {post_norm_ffn, attention, ffn}},
     {"phi3", {norms, fused_attention, fused_ffn}, {0}, {0}},
+    {"minimax-m2", {norms, attention, qk_whole_norms, experts, selection_bias}, {0}, {0}},
     {"seed_oss", {post_norm_ffn, attention, biases, ffn}, {0}, {0}},
     {"ernie4_5", {norms, attention, ffn}, {0}, {0}},
     {"ernie4_5-moe", {norms, attention, experts, shared_expert, selection_bias}, {0}, {norms, attention, ffn}},

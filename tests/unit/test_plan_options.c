@@ -127,6 +127,7 @@ static void test_chat_formats(void **state) {
         {"<|im_start|>user<|im_sep|>hi<|im_end|>", "phi4"},
         {"{{'<|user|>\n' + m.content + '<|end|>\n'}}<|assistant|>", "phi3"},
         {"{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}<|assistant|>", "phi4-mini"},
+        {"{{- ']~!b[' ~ ']~b]system' ~ '\\n' }}{{- '[e~[\\n' }}", "minimax-m2"},
         {"{%- set bos_token = '<seed:bos>' -%}{%- set eos_token = '<seed:eos>' -%}", "seed"},
         {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
         {"", ""},

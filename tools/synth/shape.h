@@ -12,6 +12,7 @@ struct synth_family {
     const char *pre;      // tokenizer.ggml.pre of a made vocabulary
     const char *ffn_norm; // the norm before the feed-forward part
     bool qk_norm;         // attn_q_norm, attn_k_norm for each head
+    bool qk_norm_whole;   // or over all heads together
     bool fused_qkv, fused_gate_up;
     bool post_norms;     // post_attention_norm and post_ffw_norm on what a part adds to the stream
     bool sinks;          // attn_sinks, and biases on every matrix, the router and the experts

@@ -138,8 +138,8 @@ static void list_qkv(struct lister *l) {
         add_bias(l, "attn_v", bias_std, kv, 0);
     }
     if (f->qk_norm) {
-        add_norm(l, "attn_q_norm", s->head_dim, score_gain);
-        add_norm(l, "attn_k_norm", s->head_dim, score_gain);
+        add_norm(l, "attn_q_norm", f->qk_norm_whole ? q : s->head_dim, score_gain);
+        add_norm(l, "attn_k_norm", f->qk_norm_whole ? kv : s->head_dim, score_gain);
     }
 }
 
