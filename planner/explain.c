@@ -127,20 +127,12 @@ static void print_units(FILE *out, const struct atsi_plan *plan, const struct at
         print_density(out, t->gpu_us, size);
         fprintf(out, " %10.1f\n", value_of(plan, prices, i));
     }
-<<<<<<< HEAD
-    fprintf(out,
-            "times: one decoded token; value: microseconds a token lost by moving that unit alone to the other side "
-            "(negative: gained, had it room)\n"
-            "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
-            ATSI_SMALL_TENSOR_BYTES >> 10);
-=======
     fprintf(
         out,
         "times: one decoded token; value: microseconds of the objective lost by moving that unit alone to the other\n"
-        "side, at the times that the placement was solved with%s\n"
+        "side, at the times that the placement was solved with%s (negative: gained, had it room)\n"
         "MiB: what the placement decides about; tensors of at most %d KiB are on the GPU in any case\n",
         placement->streamed ? " (a unit on the CPU: what the link leaves of it)" : "", ATSI_SMALL_TENSOR_BYTES >> 10);
->>>>>>> 74af1dc (Planner: the prefill chunk is decided with the placement; activations share memory by exact live ranges; granules of 256 KiB)
 }
 
 static bool put_units(cJSON *root, const struct atsi_plan *plan, const struct atsi_solve_unit *prices) {
