@@ -52,7 +52,7 @@ struct run {
     struct atsi_model model;
     struct atsi_device *device;
     struct atsi_weights weights;
-    struct atsi_budget budget;
+    struct atsi_reserve reserve;
     struct atsi_session *session;
     struct atsi_sampler *sampler;
     struct atsi_output output;
@@ -150,9 +150,9 @@ static enum atsi_status load_weights(struct run *r, struct atsi_error *err) {
     return status;
 }
 
-static void tell_move(void *context, const struct atsi_budget_move *m) {
+static void tell_move(void *context, const struct atsi_reserve_move *m) {
     const struct run *r = context;
-    bool shrinks = m->change == ATSI_BUDGET_SHRINKS;
+    bool shrinks = m->change == ATSI_RESERVE_SHRINKS;
     if (r->o->quiet) return;
     fflush(stdout);
     atsi_report_begin_line();
@@ -161,14 +161,11 @@ static void tell_move(void *context, const struct atsi_budget_move *m) {
             m->took_us * 1e-3, m->n_resident, m->n_removable);
 }
 
-static void follow_budget(struct run *r) {
+static void follow_reserve(struct run *r) {
     if (!r->device) return;
-    r->budget = (struct atsi_budget){.weights = &r->weights,
-                                     .reserve_bytes = r->o->vram_reserve_bytes,
-                                     .tell = tell_move,
-                                     .context = r,
-                                     .trace = r->trace};
-    atsi_session_follow(r->session, &r->budget);
+    r->reserve = (struct atsi_reserve){
+        .weights = &r->weights, .bytes = r->o->vram_reserve_bytes, .tell = tell_move, .context = r, .trace = r->trace};
+    atsi_session_follow(r->session, &r->reserve);
 }
 
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
@@ -195,7 +192,7 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
         .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
     ATSI_TRY(atsi_session_create(&session, &r->session, err));
-    follow_budget(r);
+    follow_reserve(r);
     int n_threads = atsi_executor_n_threads(r->session->executor);
     if (r->o->n_threads > n_threads && !r->o->quiet)
         fprintf(stderr, "--threads %d: there are processors for %d, which are used\n", r->o->n_threads, n_threads);

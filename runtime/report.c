@@ -127,6 +127,6 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
             weights->owner ? atsi_weights_host_memory(weights) : "mapped",
             (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
     if (!weights->owner) return;
-    atsi_budget_report(f, session->budget);
+    atsi_reserve_report(f, session->reserve);
     report_rounds(f, session, &times->result);
 }

@@ -56,12 +56,12 @@ enum atsi_status atsi_session_create(const struct atsi_session_params *params, s
 
 // Another set of units on the CPU is another problem.
 static void take_homes(struct atsi_session *s) {
-    atsi_dispatcher_move_homes(s->dispatcher, s->budget->weights->homes, s->budget->weights->can_travel);
+    atsi_dispatcher_move_homes(s->dispatcher, s->reserve->weights->homes, s->reserve->weights->can_travel);
     atsi_rescheduler_restart(&s->rescheduler);
 }
 
-void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget) {
-    s->budget = budget;
+void atsi_session_follow(struct atsi_session *s, struct atsi_reserve *reserve) {
+    s->reserve = reserve;
     take_homes(s);
 }
 
@@ -103,13 +103,13 @@ static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t
 }
 
 // Another program may have taken memory of the card, or have given some back.
-static enum atsi_status follow_budget(struct atsi_session *s, struct atsi_error *err) {
-    enum atsi_budget_change change;
-    if (!s->budget) return ATSI_OK;
-    ATSI_TRY(atsi_budget_poll(s->budget, atsi_clock_us(), &change, err));
-    if (change == ATSI_BUDGET_STAYS) return ATSI_OK;
+static enum atsi_status follow_reserve(struct atsi_session *s, struct atsi_error *err) {
+    enum atsi_reserve_change change;
+    if (!s->reserve) return ATSI_OK;
+    ATSI_TRY(atsi_reserve_poll(s->reserve, atsi_clock_us(), &change, err));
+    if (change == ATSI_RESERVE_STAYS) return ATSI_OK;
     ATSI_TRY(atsi_rescheduler_pause(&s->rescheduler, err));
-    ATSI_TRY(atsi_budget_apply(s->budget, err));
+    ATSI_TRY(atsi_reserve_apply(s->reserve, err));
     take_homes(s);
     return ATSI_OK;
 }
@@ -140,7 +140,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
                                        .context = &sink};
         sink.first = done;
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-        ATSI_TRY(follow_budget(s, err));
+        ATSI_TRY(follow_reserve(s, err));
         ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;

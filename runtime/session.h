@@ -4,15 +4,15 @@
 
 #include <signal.h>
 
-#include "runtime/budget.h"
 #include "runtime/dispatcher.h"
 #include "runtime/executor.h"
 #include "runtime/rescheduler.h"
+#include "runtime/reserve.h"
 
 struct atsi_session {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
-    struct atsi_budget *budget; // looked at between rounds; NULL: the units' homes never change
+    struct atsi_reserve *reserve; // looked at between rounds; NULL: the units' homes never change
     struct atsi_rescheduler rescheduler;
     const struct atsi_plan *plan;
     uint32_t n_ctx;
@@ -33,8 +33,8 @@ struct atsi_session_params {
 };
 enum atsi_status atsi_session_create(const struct atsi_session_params *params, struct atsi_session **out,
                                      struct atsi_error *err);
-// Takes the units' homes from the weights, now and whenever the budget (borrowed) moves them.
-void atsi_session_follow(struct atsi_session *s, struct atsi_budget *budget);
+// Takes the units' homes from the weights, now and whenever the reserve (borrowed) moves them.
+void atsi_session_follow(struct atsi_session *s, struct atsi_reserve *reserve);
 void atsi_session_free(struct atsi_session *s); // NULL fine
 
 // Appends tokens (n >= 1) and leaves the logits after the last one in last_logits. With `on_logits` every token's logits are

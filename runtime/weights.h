@@ -1,5 +1,5 @@
 // weights.h: where a plan's tensors are in memory: the mapped file, pinned or unpacked copies, the GPU's resident range. Residency
-// can change between rounds: units leave the GPU when the card is short of memory and come back later (runtime/budget.h).
+// can change between rounds: units leave the GPU when the card is short of memory and come back later (runtime/reserve.h).
 #ifndef ATSI_RUNTIME_WEIGHTS_H
 #define ATSI_RUNTIME_WEIGHTS_H
 

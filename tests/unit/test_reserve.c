@@ -19,17 +19,17 @@ struct bench {
     struct model_file file;
     struct atsi_device *device;
     struct atsi_weights weights;
-    struct atsi_budget budget;
+    struct atsi_reserve reserve;
     uint64_t others;
     double now_us;
-    struct atsi_budget_move told;
+    struct atsi_reserve_move told;
     uint32_t n_told;
     struct atsi_error err;
 };
 
 static uint64_t others_hold(void *context) { return *(const uint64_t *)context; }
 
-static void hear(void *context, const struct atsi_budget_move *move) {
+static void hear(void *context, const struct atsi_reserve_move *move) {
     struct bench *b = context;
     b->told = *move;
     b->n_told++;
@@ -48,7 +48,7 @@ static void open_bench(struct bench *b, uint32_t delay_seed) {
     check_ok(atsi_sim_open(&sim, &b->device, &b->err), b->err);
     struct atsi_weights_params params = {.model = &b->file.model, .device = b->device, .reserve_bytes = RESERVE};
     check_ok(atsi_weights_load(&b->weights, &params, &b->err), b->err);
-    b->budget = (struct atsi_budget){.weights = &b->weights, .reserve_bytes = RESERVE, .tell = hear, .context = b};
+    b->reserve = (struct atsi_reserve){.weights = &b->weights, .bytes = RESERVE, .tell = hear, .context = b};
     b->now_us = 5 * second;
 }
 
@@ -75,10 +75,10 @@ static void leave_free(struct bench *b, uint64_t bytes) {
 static uint32_t watch(struct bench *b, double us) {
     uint32_t n = 0;
     for (double end_us = b->now_us + us; b->now_us < end_us; b->now_us += 1e4) {
-        enum atsi_budget_change change;
-        check_ok(atsi_budget_poll(&b->budget, b->now_us, &change, &b->err), b->err);
-        n += change != ATSI_BUDGET_STAYS;
-        check_ok(atsi_budget_apply(&b->budget, &b->err), b->err);
+        enum atsi_reserve_change change;
+        check_ok(atsi_reserve_poll(&b->reserve, b->now_us, &change, &b->err), b->err);
+        n += change != ATSI_RESERVE_STAYS;
+        check_ok(atsi_reserve_apply(&b->reserve, &b->err), b->err);
     }
     return n;
 }
@@ -106,17 +106,17 @@ static void what_is_missing_is_given_back(void **state) {
         open_bench(&b, 0);
         uint64_t missing = cases[i].missing;
         if (missing > RESERVE) { // more than the reserve can only be missing when it is larger
-            b.budget.reserve_bytes = missing;
+            b.reserve.bytes = missing;
             leave_free(&b, 0);
         } else {
             leave_free(&b, RESERVE - missing);
         }
         assert_int_equal(watch(&b, 1), 1);
         assert_int_equal(b.weights.n_resident, cases[i].n_left);
-        assert_int_equal(b.told.change, ATSI_BUDGET_SHRINKS);
+        assert_int_equal(b.told.change, ATSI_RESERVE_SHRINKS);
         assert_int_equal(b.told.n_units, 3 - cases[i].n_left);
         assert_int_equal(b.told.n_resident, cases[i].n_left);
-        assert_true(free_bytes(&b) >= b.budget.reserve_bytes);
+        assert_true(free_bytes(&b) >= b.reserve.bytes);
         assert_int_equal(watch(&b, 5 * second), 0);
         close_bench(&b);
     }
@@ -126,7 +126,7 @@ static void nothing_more_to_give_is_no_trouble(void **state) {
     (void)state;
     struct bench b;
     open_bench(&b, 0);
-    b.budget.reserve_bytes = CARD;
+    b.reserve.bytes = CARD;
     assert_int_equal(watch(&b, second), 1);
     assert_int_equal(b.weights.n_resident, 0);
     assert_int_equal(b.weights.range->backed_bytes % CHUNK, 0);
@@ -150,7 +150,7 @@ static void it_comes_back_when_there_is_room_for_a_while(void **state) {
     assert_int_equal(watch(&b, 0.9 * second), 0);
     assert_int_equal(watch(&b, second), 1);
     assert_int_equal(b.weights.n_resident, 3);
-    assert_int_equal(b.told.change, ATSI_BUDGET_GROWS);
+    assert_int_equal(b.told.change, ATSI_RESERVE_GROWS);
     assert_int_equal(b.told.n_units, 3);
     close_bench(&b);
 }
@@ -160,9 +160,9 @@ static void it_comes_back_as_far_as_there_is_room(void **state) {
     (void)state;
     struct bench b;
     open_bench(&b, 0);
-    b.budget.reserve_bytes = CARD;
+    b.reserve.bytes = CARD;
     assert_int_equal(watch(&b, 1e4), 1);
-    b.budget.reserve_bytes = RESERVE;
+    b.reserve.bytes = RESERVE;
     leave_free(&b, RESERVE + RESERVE / 4 + (500 << 10)); // "o" takes 400 KiB
     assert_int_equal(watch(&b, 3 * second), 1);
     assert_int_equal(b.weights.n_resident, 1);
@@ -177,9 +177,9 @@ static void others_are_faster(void **state) {
     (void)state;
     struct bench b;
     open_bench(&b, 0);
-    b.budget.reserve_bytes = CARD;
+    b.reserve.bytes = CARD;
     assert_int_equal(watch(&b, 1e4), 1);
-    b.budget.reserve_bytes = RESERVE;
+    b.reserve.bytes = RESERVE;
     uint64_t before = b.weights.filled_bytes;
     bool refused;
     check_ok(atsi_weights_refill(&b.weights, 3, 0, &refused, &b.err), b.err);
@@ -214,10 +214,10 @@ static void without_a_reserve_it_never_looks(void **state) {
     (void)state;
     struct bench b;
     open_bench(&b, 0);
-    b.budget.reserve_bytes = 0;
+    b.reserve.bytes = 0;
     b.others = CARD;
     assert_int_equal(watch(&b, second), 0);
-    assert_int_equal(b.budget.n_polls, 0);
+    assert_int_equal(b.reserve.n_polls, 0);
     close_bench(&b);
 }
 
@@ -262,8 +262,8 @@ static void write_text(struct bench *b, bool moves, uint64_t seed, float *logits
     uint64_t random = seed;
     check_ok(atsi_dispatcher_create(&dispatching, &session_params.dispatcher, &b->err), b->err);
     check_ok(atsi_session_create(&session_params, &session, &b->err), b->err);
-    b->budget.reserve_bytes = 0; // moved by hand
-    atsi_session_follow(session, &b->budget);
+    b->reserve.bytes = 0; // moved by hand
+    atsi_session_follow(session, &b->reserve);
     for (uint32_t i = 0; i < N_TOKENS;) {
         int32_t ids[16];
         uint32_t n = i == 0 ? 16 : 1;
@@ -271,7 +271,7 @@ static void write_text(struct bench *b, bool moves, uint64_t seed, float *logits
         if (moves && next_random(&random) % 2) {
             check_ok(atsi_rescheduler_pause(&session->rescheduler, &b->err), b->err);
             move_at_random(b, &random);
-            atsi_session_follow(session, &b->budget);
+            atsi_session_follow(session, &b->reserve);
         }
         check_ok(atsi_session_append(session, ids, n, NULL, NULL, &b->err), b->err);
         memcpy(logits + (size_t)i * plan->program.n_vocab, session->last_logits,

@@ -1,4 +1,4 @@
-#include "runtime/budget.h"
+#include "runtime/reserve.h"
 
 #include "formats/base/clock.h"
 #include "runtime/side.h"
@@ -28,56 +28,56 @@ uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_devi
 
 // ---- what to do ---------------------------------------------------------------------------------------------------
 
-static const struct atsi_resident *resident_of(const struct atsi_budget *b) { return &b->weights->resident; }
+static const struct atsi_resident *resident_of(const struct atsi_reserve *b) { return &b->weights->resident; }
 
 // The most units whose memory fits `bytes`, counted in whole chunks.
-static uint32_t fit_chunks(const struct atsi_budget *b, uint64_t bytes) {
+static uint32_t fit_chunks(const struct atsi_reserve *b, uint64_t bytes) {
     const struct atsi_range *range = b->weights->range;
     if (bytes < range->size_bytes) bytes = bytes / range->chunk_bytes * range->chunk_bytes;
     return atsi_resident_fit(resident_of(b), bytes);
 }
 
-static void decide(struct atsi_budget *b, enum atsi_budget_change change, uint32_t n_resident, uint64_t free_bytes) {
+static void decide(struct atsi_reserve *b, enum atsi_reserve_change change, uint32_t n_resident, uint64_t free_bytes) {
     const struct atsi_resident *r = resident_of(b);
     uint32_t n = b->weights->n_resident, low = n < n_resident ? n : n_resident, high = n < n_resident ? n_resident : n;
-    b->next = (struct atsi_budget_move){.change = change,
-                                        .n_units = high - low,
-                                        .bytes = r->end_bytes[high] - r->end_bytes[low],
-                                        .free_bytes = free_bytes,
-                                        .n_resident = n_resident,
-                                        .n_removable = r->n_units};
+    b->next = (struct atsi_reserve_move){.change = change,
+                                         .n_units = high - low,
+                                         .bytes = r->end_bytes[high] - r->end_bytes[low],
+                                         .free_bytes = free_bytes,
+                                         .n_resident = n_resident,
+                                         .n_removable = r->n_units};
 }
 
 // Tensors that came back in vain are no loss: they are dropped first, and without a new assignment.
-static enum atsi_status shrink(struct atsi_budget *b, uint64_t free_bytes, struct atsi_error *err) {
+static enum atsi_status shrink(struct atsi_reserve *b, uint64_t free_bytes, struct atsi_error *err) {
     struct atsi_weights *w = b->weights;
-    uint64_t missing = b->reserve_bytes - free_bytes, backed = w->range->backed_bytes;
+    uint64_t missing = b->bytes - free_bytes, backed = w->range->backed_bytes;
     uint32_t n = fit_chunks(b, missing < backed ? backed - missing : 0);
     if (n < w->n_resident)
-        decide(b, ATSI_BUDGET_SHRINKS, n, free_bytes);
+        decide(b, ATSI_RESERVE_SHRINKS, n, free_bytes);
     else if (w->filled_bytes > resident_of(b)->end_bytes[w->n_resident])
         return atsi_weights_release(w, w->n_resident, err);
     return ATSI_OK;
 }
 
-static enum atsi_status end_refill(struct atsi_budget *b, uint64_t free_bytes, struct atsi_error *err) {
+static enum atsi_status end_refill(struct atsi_reserve *b, uint64_t free_bytes, struct atsi_error *err) {
     struct atsi_weights *w = b->weights;
     uint32_t n = atsi_resident_fit(resident_of(b), w->filled_bytes);
     if (n > w->n_resident)
-        decide(b, ATSI_BUDGET_GROWS, n, free_bytes);
+        decide(b, ATSI_RESERVE_GROWS, n, free_bytes);
     else if (w->filled_bytes > resident_of(b)->end_bytes[w->n_resident])
         return atsi_weights_release(w, w->n_resident, err);
     return ATSI_OK;
 }
 
 // A new assignment costs a round or two, so little steps do not pay, except the last one.
-static bool is_worth_it(const struct atsi_budget *b, uint32_t n_target) {
+static bool is_worth_it(const struct atsi_reserve *b, uint32_t n_target) {
     const struct atsi_resident *r = resident_of(b);
     uint64_t now = r->end_bytes[b->weights->n_resident], all = r->end_bytes[r->n_units];
     return n_target == r->n_units || (r->end_bytes[n_target] - now) >= (all - now) / 8;
 }
 
-static enum atsi_status grow(struct atsi_budget *b, uint64_t spare_bytes, uint64_t free_bytes, double now_us,
+static enum atsi_status grow(struct atsi_reserve *b, uint64_t spare_bytes, uint64_t free_bytes, double now_us,
                              struct atsi_error *err) {
     struct atsi_weights *w = b->weights;
     uint32_t target = fit_chunks(b, w->range->backed_bytes + spare_bytes);
@@ -93,31 +93,31 @@ static enum atsi_status grow(struct atsi_budget *b, uint64_t spare_bytes, uint64
 
 // ---- looking ------------------------------------------------------------------------------------------------------
 
-static enum atsi_status look(struct atsi_budget *b, double now_us, struct atsi_error *err) {
+static enum atsi_status look(struct atsi_reserve *b, double now_us, struct atsi_error *err) {
     struct atsi_weights *w = b->weights;
-    uint64_t free_bytes, margin = b->reserve_bytes / 4;
+    uint64_t free_bytes, margin = b->bytes / 4;
     double started_us = atsi_clock_us();
     ATSI_TRY(w->owner->ops->free_bytes(w->owner, &free_bytes, err));
     b->polling_us += atsi_clock_us() - started_us;
     b->n_polls++;
-    if (free_bytes < b->reserve_bytes + margin) b->tight_us = now_us;
-    if (free_bytes < b->reserve_bytes) return shrink(b, free_bytes, err);
+    if (free_bytes < b->bytes + margin) b->tight_us = now_us;
+    if (free_bytes < b->bytes) return shrink(b, free_bytes, err);
     if (now_us - b->tight_us >= b->hold_us && w->n_resident < resident_of(b)->n_units)
-        return grow(b, free_bytes - b->reserve_bytes - margin, free_bytes, now_us, err);
+        return grow(b, free_bytes - b->bytes - margin, free_bytes, now_us, err);
     return b->tight_us == now_us ? end_refill(b, free_bytes, err) : ATSI_OK;
 }
 
-enum atsi_status atsi_budget_poll(struct atsi_budget *b, double now_us, enum atsi_budget_change *change,
-                                  struct atsi_error *err) {
-    *change = ATSI_BUDGET_STAYS;
-    if (b->reserve_bytes == 0 || !b->weights->range || b->weights->range->chunk_bytes == 0) return ATSI_OK;
+enum atsi_status atsi_reserve_poll(struct atsi_reserve *b, double now_us, enum atsi_reserve_change *change,
+                                   struct atsi_error *err) {
+    *change = ATSI_RESERVE_STAYS;
+    if (b->bytes == 0 || !b->weights->range || b->weights->range->chunk_bytes == 0) return ATSI_OK;
     if (b->n_polls > 0 && now_us - b->polled_us < poll_us) return ATSI_OK;
     if (b->n_polls == 0) {
         b->tight_us = now_us;
         b->hold_us = hold_us_least;
     }
     b->polled_us = now_us;
-    b->next = (struct atsi_budget_move){0};
+    b->next = (struct atsi_reserve_move){0};
     ATSI_TRY(look(b, now_us, err));
     *change = b->next.change;
     return ATSI_OK;
@@ -126,8 +126,8 @@ enum atsi_status atsi_budget_poll(struct atsi_budget *b, double now_us, enum ats
 // ---- moving -------------------------------------------------------------------------------------------------------
 
 // Who has just come back and has to leave again came back too early.
-static void learn(struct atsi_budget *b) {
-    if (b->next.change == ATSI_BUDGET_GROWS) {
+static void learn(struct atsi_reserve *b) {
+    if (b->next.change == ATSI_RESERVE_GROWS) {
         b->n_grown++;
         b->grown_us = b->polled_us;
         return;
@@ -138,11 +138,11 @@ static void learn(struct atsi_budget *b) {
     if (b->hold_us > hold_us_most) b->hold_us = hold_us_most;
 }
 
-enum atsi_status atsi_budget_apply(struct atsi_budget *b, struct atsi_error *err) {
+enum atsi_status atsi_reserve_apply(struct atsi_reserve *b, struct atsi_error *err) {
     char name[96];
     double started_us = atsi_clock_us();
-    bool shrinks = b->next.change == ATSI_BUDGET_SHRINKS;
-    if (b->next.change == ATSI_BUDGET_STAYS) return ATSI_OK;
+    bool shrinks = b->next.change == ATSI_RESERVE_SHRINKS;
+    if (b->next.change == ATSI_RESERVE_STAYS) return ATSI_OK;
     ATSI_TRY(shrinks ? atsi_weights_release(b->weights, b->next.n_resident, err)
                      : atsi_weights_settle(b->weights, err));
     b->next.took_us = atsi_clock_us() - started_us;
@@ -154,10 +154,10 @@ enum atsi_status atsi_budget_apply(struct atsi_budget *b, struct atsi_error *err
     return ATSI_OK;
 }
 
-void atsi_budget_report(FILE *f, const struct atsi_budget *b) {
+void atsi_reserve_report(FILE *f, const struct atsi_reserve *b) {
     if (b->n_polls == 0) return;
     fprintf(f,
-            "budget   %u of %u units that can leave are on the GPU; given back %u times, taken again %u times; a look "
+            "reserve  %u of %u units that can leave are on the GPU; given back %u times, taken again %u times; a look "
             "at the card took %.0f us\n",
             b->weights->n_resident, resident_of(b)->n_units, b->n_shrunk, b->n_grown, b->polling_us / b->n_polls);
 }
