@@ -22,6 +22,7 @@ switches() {
     +DT) echo --no-split-rows ;;
     esac
 }
+moves_nothing() { case $1 in base | +TP | +AC) echo static ;; esac; }
 plan_of() { if [ "$1" = base ]; then echo layer; else echo tensor; fi; }
 steps=()
 for step in base +TP +AC +DT +2P; do
@@ -40,8 +41,8 @@ once() {
     card_over "$WORK/card" "$(sed -n 's/^decode *\([0-9.]*\) s.*/\1/p' "$log")" >"$WORK/$step.card"
     rate prefill "$log" >>"$WORK/$step.prefill"
     rate decode "$log" >>"$WORK/$step.decode"
-    predicted_ms "$log" "$WORK/$(plan_of "$step").atsp" "$(case $step in base | +TP | +AC) echo static ;; esac)" >>"$WORK/$step.predicted"
-    grep -E '^(rounds|link|recorder|a token)' "$log" >"$WORK/$step.said"
+    predicted_ms "$log" "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")" >>"$WORK/$step.predicted"
+    grep -E '^(rounds|link|decided|speeds|a token)' "$log" >"$WORK/$step.said"
 }
 
 report() { # SHAPE
@@ -55,8 +56,8 @@ report() { # SHAPE
         read -r _ _ floor_ms < <(floor "$WORK/$(plan_of "$step").atsp" "$1" $((n_prompt + n_tokens / 2)) "$ctx")
         read -r busy link <"$WORK/$step.card"
         ms=$(awk -v d="$decode" 'BEGIN { printf "%.2f", 1000 / d }')
-        printf '%-14s %-5s prefill %8.1f  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %%, link %s GB/s\n' \
-            "$1" "$step" "$prefill" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
+        printf '%-14s %-5s prefill %8.1f (planned %s)  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %%, link %s GB/s\n' \
+            "$1" "$step" "$prefill" "$(planned_prefill "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")")" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
             "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy" "$link"
         before=$decode
     done
@@ -68,12 +69,11 @@ for shape; do
     time_is_left "$shape" || break
     # shellcheck disable=SC2086
     model "$shape" ${MODEL_OPTIONS:-} || exit 1
-    ids "$n_prompt" "${VOCAB:-150000}" "$WORK/prompt"
+    ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
     plan "$WORK/$shape.gguf" "$WORK/tensor.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" || exit 1
-    grep -E '^(predicted|  temporary|  resident)' "$WORK/tensor.atsp.log"
     if [ "${steps[0]}" = base ]; then plan "$WORK/$shape.gguf" "$WORK/layer.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" --placement layer || exit 1; fi
     rm -f "$WORK/$shape.gguf" "$WORK"/*.{prefill,decode,predicted,card,said}
-    say "$shape planned"
+    say "$shape planned: $(planned_mib "$WORK/tensor.atsp" resident) MiB resident, $(planned_mib "$WORK/tensor.atsp" temporary) temporary"
     for ((run = 0; run < ${RUNS:-1}; run++)); do
         for step in "${steps[@]}"; do time_is_left "$shape $step" && once "$step" "$run"; done
     done

@@ -42,14 +42,18 @@ generate() {
 
 # rate prefill|decode LOG: tokens a second.
 rate() { sed -n "s/^$1 .*, \([0-9.]*\) tok\/s.*/\1/p" "$2"; }
+# planned PLAN FIELD: the first number of that name in what the planner said of the plan.
+planned() { grep -o "\"$2\": *[0-9.]*" "$1.json" | head -n 1 | sed 's/.*: *//'; }
 # predicted_ms LOG PLAN [static]: of one decoded token, by the run itself, else by the planner (static: nothing moves).
 predicted_ms() {
-    local said name=decode_us
+    local said
     said=$(sed -n 's/^a token .*predicted \([0-9.]*\) ms.*/\1/p' "$1")
-    if [ "${3:-}" = static ]; then name=decode_static_us; fi
-    if [ -z "$said" ]; then said=$(sed -n "1s/.*\"$name\": *\([0-9.]*\).*/\1/p" "$2.json" | awk '{ printf "%.2f", $1 / 1000 }'); fi
+    [ -n "$said" ] || said=$(planned "$2" "decode${3:+_static}_us" | awk '{ printf "%.2f", $1 / 1000 }')
     echo "$said"
 }
+# planned_prefill PLAN [static]: tokens a second.
+planned_prefill() { awk -v n="$(planned "$1" chunk)" -v us="$(planned "$1" "prefill${2:+_static}_us")" 'BEGIN { printf "%.1f", (us > 0 ? n * 1e6 / us : 0) }'; }
+planned_mib() { awk -v n="$(planned "$1" "$2")" 'BEGIN { printf "%.0f", n / 1048576 }'; }
 mib_on() { sed -n "s/^load .* \([0-9.]*\) MiB on the $1.*/\1/p" "$2"; }
 ratio() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "-" }'; }
 # median of its arguments

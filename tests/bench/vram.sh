@@ -10,7 +10,7 @@ n_bad=0
 
 heading
 model "$shape" || exit 1
-ids 700 "${VOCAB:-150000}" "$WORK/prompt"
+ids 700 "${VOCAB:-100000}" "$WORK/prompt"
 points=()
 for ctx in ${CONTEXTS:-4096 32768}; do
     for budget in ${BUDGETS:-1 2 4 6 8 12 16 24}; do points+=("$budget:$ctx"); done
@@ -22,7 +22,7 @@ make_plan() { plan "$WORK/$shape.gguf" "$WORK/$1.atsp" --vram "${1%:*}G" --ctx "
 report() {
     local log=$WORK/$1.log2
     awk -v budget="$((1024 * ${1%:*}))" -v peak="$2" -v ctx="${1#*:}" -v host="$(mib_on CPU "$log")" -v gpu="$(mib_on GPU "$log")" \
-        -v prefill="$(rate prefill "$log")" -v decode="$(rate decode "$log")" -v planned="$(sed -n 's/^ *resident *\([0-9]*\) MiB.*/\1/p' "$WORK/$1.atsp.log")" '
+        -v prefill="$(rate prefill "$log")" -v decode="$(rate decode "$log")" -v planned="$(planned_mib "$WORK/$1.atsp" resident)" '
         BEGIN {
             share = 100 * peak / budget
             verdict = peak > budget ? "OVER" : share >= 90 ? "ok" : host < gpu / 50 ? "ok, nothing is left to place" : "UNDERUSED"
