@@ -87,7 +87,7 @@ enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct ats
 }
 
 bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s) {
-    if (!x->capture || !x->may_run_ahead) return false;
+    if (!x->capture || !x->may_run_ahead || x->no_overlap) return false;
     for (uint32_t i = 0; i < s->n_actions; i++) // the transfer stream's events cannot be recorded
         if (s->actions[i].kind == ATSI_ACTION_AWAIT) return false;
     return true;

@@ -144,28 +144,28 @@ int atsi_pool_next(struct atsi_pool *pool) {
 
 int atsi_pool_n_threads(const struct atsi_pool *pool) { return pool->n_threads; }
 
+// Room for a set of ATSI_CPUS_CAP CPUs, on the stack: a dispatch allocates nothing.
+union cpu_mask {
+    cpu_set_t set;
+    unsigned long words[ATSI_CPUS_CAP / (8 * sizeof(unsigned long))];
+};
+
 // Binding is an optimisation: a CPU that was taken away meanwhile leaves the thread where the system puts it.
 static void bind_thread(pthread_t thread, int cpu) {
-    cpu_set_t *set = CPU_ALLOC(ATSI_CPUS_CAP);
-    if (set == NULL) return;
-    size_t set_bytes = CPU_ALLOC_SIZE(ATSI_CPUS_CAP);
-    CPU_ZERO_S(set_bytes, set);
-    CPU_SET_S(cpu, set_bytes, set);
-    pthread_setaffinity_np(thread, set_bytes, set);
-    CPU_FREE(set);
+    union cpu_mask mask;
+    CPU_ZERO_S(sizeof mask, &mask.set);
+    CPU_SET_S((size_t)cpu, sizeof mask, &mask.set);
+    pthread_setaffinity_np(thread, sizeof mask, &mask.set);
 }
 
 // Workers keep their cores busy, so a caller that wakes up on one of them would fight with its owner until the system notices.
 // It is moved to the core that was left for it, but not held there: threads that it starts later must not inherit a mask of one.
 static void go_to_own_core(const struct atsi_pool *pool) {
     if (pool->cpus == NULL || pool->n_threads == 1 || sched_getcpu() == pool->cpus[0]) return;
-    cpu_set_t *before = CPU_ALLOC(ATSI_CPUS_CAP);
-    if (before == NULL) return;
-    if (sched_getaffinity(0, CPU_ALLOC_SIZE(ATSI_CPUS_CAP), before) == 0) {
-        bind_thread(pthread_self(), pool->cpus[0]);
-        sched_setaffinity(0, CPU_ALLOC_SIZE(ATSI_CPUS_CAP), before);
-    }
-    CPU_FREE(before);
+    union cpu_mask before;
+    if (sched_getaffinity(0, sizeof before, &before.set) != 0) return;
+    bind_thread(pthread_self(), pool->cpus[0]);
+    sched_setaffinity(0, sizeof before, &before.set);
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------

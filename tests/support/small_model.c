@@ -1,0 +1,86 @@
+#include "tests/support/small_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+uint64_t test_random(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+void test_model_build(struct test_model *m) {
+    uint64_t random = 88172645463325252u;
+    memset(m, 0, sizeof *m);
+    test_build_plan(&m->plan);
+    m->plan.limits.temp_bytes = 1700 << 10; // room for the experts or for four matrices
+    for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) {
+        uint64_t n = m->plan.program.tensors[t].size_bytes / sizeof(float);
+        float *values = m->host[t] = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
+        for (uint64_t i = 0; i < n; i++) values[i] = (float)(int64_t)(test_random(&random) >> 40) / 0x1p24f - 0.5f;
+    }
+}
+
+void test_model_free(struct test_model *m) {
+    for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) free(m->host[t]);
+    atsi_plan_free(&m->plan);
+}
+
+void test_model_load(struct test_model *m, struct atsi_device *d) {
+    struct atsi_stream *s;
+    assert_int_equal(d->ops->stream_create(d, &s, NULL), ATSI_OK);
+    for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) {
+        uint64_t bytes = m->plan.program.tensors[t].size_bytes;
+        void *pinned, *dev;
+        assert_int_equal(d->ops->host_alloc(d, bytes, &pinned, &dev, NULL), ATSI_OK);
+        memcpy(pinned, m->host[t], bytes);
+        free(m->host[t]);
+        m->host[t] = pinned;
+        m->mapped[t] = dev;
+        assert_int_equal(d->ops->alloc(d, bytes, &m->blocks[t], NULL), ATSI_OK);
+        assert_int_equal(d->ops->copy_to_device(s, m->blocks[t], pinned, bytes, NULL), ATSI_OK);
+        m->device[t] = m->blocks[t];
+    }
+    assert_int_equal(d->ops->stream_sync(s, NULL), ATSI_OK);
+    d->ops->stream_destroy(s);
+}
+
+void test_model_unload(struct test_model *m, struct atsi_device *d) {
+    for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) {
+        d->ops->free(d, m->blocks[t]);
+        d->ops->host_free(d, m->host[t]);
+        m->host[t] = NULL;
+    }
+    assert_int_equal(atsi_sim_n_alive(d), 0);
+    d->ops->close(d);
+}
+
+struct atsi_device *test_open_sim(uint32_t delay_seed) {
+    struct atsi_device *d;
+    struct atsi_sim_params sim = {.memory_bytes = 256 << 20,
+                                  .h2d_bytes_per_us = 2000,
+                                  .d2h_bytes_per_us = 2000,
+                                  .copy_latency_us = 1,
+                                  .delay_seed = delay_seed,
+                                  .delay_max_us = 60,
+                                  .reference_kernels = true};
+    assert_int_equal(atsi_sim_open(&sim, &d, NULL), ATSI_OK);
+    return d;
+}
+
+struct atsi_executor_params test_model_params(const struct test_model *m, struct atsi_device *d) {
+    return (struct atsi_executor_params){.plan = &m->plan,
+                                         .host_tensors = (const void *const *)m->host,
+                                         .device_tensors = d ? m->device : NULL,
+                                         .mapped_tensors = d ? m->mapped : NULL,
+                                         .n_ctx = 64,
+                                         .n_threads = 2,
+                                         .isa = "reference",
+                                         .device = d};
+}

@@ -1,0 +1,339 @@
+// Whole sessions on a simulated device whose load seems to change all the time: assignments are decided and prepared beside the rounds
+// and taken over in mid-text, and the logits stay those of the CPU alone, bit by bit. And what a steady round must not do.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/session.h"
+#include "tests/support/small_model.h"
+
+enum {
+    N_PROMPT = 13,
+    N_DECODE = 24,
+    N_TEXT = N_PROMPT + N_DECODE
+};
+
+// ---- texts --------------------------------------------------------------------------------------------------------
+
+// Times that make the policy and the shares choose differently at different speeds.
+static void invent_times(struct atsi_plan *plan, uint64_t *random) {
+    uint32_t n = plan->program.n_units;
+    plan->decode_times = calloc(n, sizeof *plan->decode_times);
+    plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
+    plan->contention = ATSI_CONTENTION_DEFAULT;
+    for (uint32_t u = 0; u < n; u++) {
+        float cpu_us = 50 + (float)(test_random(random) % 100);
+        plan->decode_times[u] = (struct atsi_unit_times){cpu_us, cpu_us / 8, 5, cpu_us * 0.8f};
+        plan->prefill_times[u] = (struct atsi_unit_times){cpu_us * 8, cpu_us / 4, 8, cpu_us * 0.8f};
+    }
+}
+
+static void choose_homes(const struct atsi_plan *plan, struct atsi_dispatcher *d, uint64_t *random) {
+    enum atsi_backend homes[TEST_MODEL_UNITS];
+    bool can_travel[TEST_MODEL_UNITS];
+    for (uint32_t u = 0; u < plan->program.n_units; u++) {
+        homes[u] = test_random(random) % 3 ? ATSI_CPU : ATSI_GPU;
+        can_travel[u] = true;
+    }
+    atsi_dispatcher_move_homes(d, homes, can_travel);
+}
+
+struct text {
+    struct test_model *m;
+    struct atsi_session *session;
+    struct atsi_dispatcher *dispatcher; // the session's
+    float *logits;                      // [N_TEXT, n_vocab]
+};
+
+static void open_text(struct text *t, struct test_model *m, struct atsi_device *d,
+                      const struct atsi_rescheduler_params *rescheduling, uint64_t *random) {
+    struct atsi_executor_params executor = test_model_params(m, d);
+    struct atsi_dispatcher_params dispatching = {.plan = &m->plan, .policy = ATSI_POLICY_FIFO, .has_device = d != NULL};
+    struct atsi_session_params params = {.executor = &executor, .rescheduling = *rescheduling};
+    *t = (struct text){.m = m, .logits = calloc((size_t)N_TEXT * m->plan.program.n_vocab, sizeof *t->logits)};
+    assert_int_equal(atsi_dispatcher_create(&dispatching, &params.dispatcher, NULL), ATSI_OK);
+    if (d) choose_homes(&m->plan, params.dispatcher, random);
+    t->dispatcher = params.dispatcher;
+    assert_int_equal(atsi_session_create(&params, &t->session, NULL), ATSI_OK);
+}
+
+static void close_text(struct text *t) {
+    atsi_session_free(t->session);
+    free(t->logits);
+}
+
+static void keep_rows(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
+    struct text *t = context;
+    size_t n_vocab = t->m->plan.program.n_vocab;
+    memcpy(t->logits + (t->session->n_past + first_output) * n_vocab, logits, n_outputs * n_vocab * sizeof *logits);
+}
+
+static void append(struct text *t, uint32_t n) {
+    int32_t ids[N_PROMPT];
+    struct atsi_error err = {0};
+    uint32_t before = t->session->n_past;
+    size_t n_vocab = t->m->plan.program.n_vocab;
+    for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)((before + i) * 11 % n_vocab);
+    if (atsi_session_append(t->session, ids, n, n > 1 ? keep_rows : NULL, t, &err) != ATSI_OK) fail_msg("%s", err.text);
+    if (n == 1) memcpy(t->logits + before * n_vocab, t->session->last_logits, n_vocab * sizeof *t->logits);
+}
+
+// What the recorder says is overwritten between rounds: any speed, for any number of rounds.
+static void change_load(struct text *t, uint64_t *random) {
+    struct atsi_scales *s = &atsi_executor_recorder(t->session->executor, test_random(random) % 2)->scales;
+    if (test_random(random) % 4) return;
+    s->cpu = 0.2 + (double)(test_random(random) % 40) / 10;
+    s->gpu = 0.2 + (double)(test_random(random) % 40) / 10;
+    s->link = 0.2 + (double)(test_random(random) % 40) / 10;
+}
+
+static void run_loaded(struct text *t, uint64_t *random) {
+    append(t, 8);
+    append(t, 5);
+    for (uint32_t i = 0; i < N_DECODE; i++) {
+        change_load(t, random);
+        append(t, 1);
+    }
+}
+
+static void run_once(const float *expected, uint64_t seed, uint32_t *n_adopted) {
+    struct test_model m;
+    struct text t;
+    struct atsi_device *d = test_open_sim((uint32_t)seed + 1);
+    uint64_t random = seed * 2654435761u + 7;
+    struct atsi_rescheduler_params rescheduling = {.epsilon = 0.05, .tau = 1, .in_turn = seed % 4 == 0};
+    test_model_build(&m);
+    invent_times(&m.plan, &random);
+    test_model_load(&m, d);
+    open_text(&t, &m, d, &rescheduling, &random);
+    run_loaded(&t, &random);
+    *n_adopted += t.session->rescheduler.stats.n_adopted;
+    size_t n_vocab = m.plan.program.n_vocab;
+    for (uint32_t row = 0; row < N_TEXT; row++)
+        if (memcmp(t.logits + row * n_vocab, expected + row * n_vocab, n_vocab * sizeof *expected))
+            fail_msg("seed %llu: logits at position %u differ", (unsigned long long)seed, row);
+    close_text(&t);
+    test_model_unload(&m, d);
+    atsi_plan_free(&m.plan);
+}
+
+static void any_load_gives_the_same_bits(void **state) {
+    (void)state;
+    struct test_model m;
+    struct text t;
+    const char *wanted = getenv("ATSI_SOAK_RUNS");
+    uint64_t n_runs = wanted ? strtoull(wanted, NULL, 10) : 24;
+    uint32_t n_adopted = 0;
+    struct atsi_rescheduler_params rescheduling = {0};
+    test_model_build(&m);
+    open_text(&t, &m, NULL, &rescheduling, NULL);
+    append(&t, 8);
+    append(&t, 5);
+    for (uint32_t i = 0; i < N_DECODE; i++) append(&t, 1);
+    for (uint64_t seed = 1; seed <= n_runs; seed++) run_once(t.logits, seed, &n_adopted);
+    assert_true(n_adopted > 2 * n_runs); // or nothing was tested
+    close_text(&t);
+    test_model_free(&m);
+}
+
+// ---- a steady round -----------------------------------------------------------------------------------------------
+// Allocations are counted in this program's own malloc, device calls in a copy of the device's table. What the simulated device itself
+// allocates (its queue) does not count. Sanitizers bring a malloc of their own; there only device calls are counted.
+
+static _Thread_local volatile bool counting;
+static volatile uint32_t n_allocations; // volatile: a compiler knows that malloc touches no variable
+static uint32_t n_forbidden, n_stream_syncs;
+static const struct atsi_device_ops *real;
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+enum {
+    COUNTS_ALLOCATIONS = 1
+};
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *old, size_t size);
+
+void *malloc(size_t size) {
+    if (counting) n_allocations++;
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size) {
+    if (counting) n_allocations++;
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t size) {
+    if (counting) n_allocations++;
+    return __libc_realloc(old, size);
+}
+#else
+enum {
+    COUNTS_ALLOCATIONS = 0
+};
+#endif
+
+// Runs a call of the device without counting what it allocates inside.
+#define UNCOUNTED(call)                    \
+    do {                                   \
+        bool was_counting = counting;      \
+        counting = false;                  \
+        enum atsi_status status_ = (call); \
+        counting = was_counting;           \
+        return status_;                    \
+    } while (0)
+
+static enum atsi_status count_launch(struct atsi_stream *s, const struct atsi_op_call *call,
+                                     const struct atsi_round *round, struct atsi_error *err) {
+    UNCOUNTED(real->launch(s, call, round, err));
+}
+
+static enum atsi_status count_copy_rows(struct atsi_stream *s, void *dst, uint32_t dst_stride, const void *src,
+                                        uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err) {
+    UNCOUNTED(real->copy_rows(s, dst, dst_stride, src, src_stride, width, n_rows, err));
+}
+
+static enum atsi_status count_copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
+                                             struct atsi_error *err) {
+    UNCOUNTED(real->copy_to_device(s, dev, host, bytes, err));
+}
+
+static enum atsi_status count_event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
+    UNCOUNTED(real->event_record(e, s, err));
+}
+
+static enum atsi_status count_stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err) {
+    UNCOUNTED(real->stream_wait(s, e, err));
+}
+
+static enum atsi_status count_graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
+    UNCOUNTED(real->graph_launch(s, graph, err));
+}
+
+static enum atsi_status count_stream_sync(struct atsi_stream *s, struct atsi_error *err) {
+    if (counting) n_stream_syncs++;
+    UNCOUNTED(real->stream_sync(s, err));
+}
+
+// What takes or gives back memory waits for the whole device, and so does what asks for all of its figures.
+static enum atsi_status forbid_alloc(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->alloc(d, bytes, dev, err));
+}
+
+static void forbid_free(struct atsi_device *d, void *dev) {
+    if (counting) n_forbidden++;
+    real->free(d, dev);
+}
+
+static enum atsi_status forbid_host_alloc(struct atsi_device *d, uint64_t bytes, void **host, void **dev,
+                                          struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->host_alloc(d, bytes, host, dev, err));
+}
+
+static enum atsi_status forbid_event_create(struct atsi_device *d, bool timed, struct atsi_event **out,
+                                            struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->event_create(d, timed, out, err));
+}
+
+static enum atsi_status forbid_stream_create(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->stream_create(d, out, err));
+}
+
+static enum atsi_status forbid_info(struct atsi_device *d, struct atsi_device_info *out, struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->info(d, out, err));
+}
+
+static enum atsi_status forbid_range_back(struct atsi_device *d, struct atsi_range *r, uint64_t bytes,
+                                          struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->range_back(d, r, bytes, err));
+}
+
+static enum atsi_status forbid_capture(struct atsi_stream *s, struct atsi_error *err) {
+    if (counting) n_forbidden++;
+    UNCOUNTED(real->capture_begin(s, err));
+}
+
+static struct atsi_device_ops count_calls(struct atsi_device *d) {
+    real = d->ops;
+    struct atsi_device_ops ops = *d->ops;
+    ops.launch = count_launch;
+    ops.copy_rows = count_copy_rows;
+    ops.copy_to_device = count_copy_to_device;
+    ops.event_record = count_event_record;
+    ops.stream_wait = count_stream_wait;
+    ops.graph_launch = count_graph_launch;
+    ops.stream_sync = count_stream_sync;
+    ops.alloc = forbid_alloc;
+    ops.free = forbid_free;
+    ops.host_alloc = forbid_host_alloc;
+    ops.event_create = forbid_event_create;
+    ops.stream_create = forbid_stream_create;
+    ops.info = forbid_info;
+    ops.range_back = forbid_range_back;
+    ops.capture_begin = forbid_capture;
+    return ops;
+}
+
+// Rounds in the middle of a text, some with their device work timed, while assignments change: the thread that decides may allocate,
+// the rounds may not.
+static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct test_model m;
+        struct text t;
+        struct atsi_device *d = test_open_sim(0);
+        uint64_t random = seed * 2654435761u + 7;
+        struct atsi_device_ops ops = count_calls(d);
+        struct atsi_rescheduler_params rescheduling = {.epsilon = 0.05, .tau = 1};
+        d->ops = &ops;
+        test_model_build(&m);
+        invent_times(&m.plan, &random);
+        test_model_load(&m, d);
+        open_text(&t, &m, d, &rescheduling, &random);
+        append(&t, N_PROMPT - 5);
+        append(&t, 1); // the first token waits for its assignment
+        n_allocations = n_forbidden = n_stream_syncs = 0;
+        for (uint32_t i = 0; i < N_DECODE; i++) {
+            change_load(&t, &random);
+            counting = true;
+            append(&t, 1);
+            counting = false;
+        }
+        if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
+        assert_int_equal(n_forbidden, 0);
+        assert_true(n_stream_syncs <= 2 * N_DECODE); // the compute stream's end, after the body and after the output
+        close_text(&t);
+        test_model_unload(&m, d);
+        atsi_plan_free(&m.plan);
+    }
+}
+
+static void the_counting_hook_counts(void **state) {
+    (void)state;
+    n_allocations = 0;
+    counting = true;
+    void *volatile block = malloc(10);
+    counting = false;
+    free(block);
+    if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_load_gives_the_same_bits),
+        cmocka_unit_test(the_counting_hook_counts),
+        cmocka_unit_test(a_steady_round_allocates_nothing_and_never_waits_for_the_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
