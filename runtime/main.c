@@ -83,10 +83,18 @@ static enum atsi_status need_tokenizer(const struct run *r, struct atsi_error *e
                : atsi_fail(err, ATSI_BAD_INPUT, "%s has no tokenizer: give --tokens-in", r->o->plan_path);
 }
 
+// Whoever started the program without a prompt may not know that it waits for one.
+static void say_what_is_awaited(const struct run *r) {
+    const struct atsi_run_options *o = r->o;
+    if (!o->quiet && !o->prompt && !o->prompt_path && !o->tokens_path && isatty(STDIN_FILENO))
+        fputs("the prompt, ended by Ctrl-D on an empty line:\n", stderr);
+}
+
 static enum atsi_status tokenize(struct run *r, struct atsi_error *err) {
     struct atsi_bytes text = {0};
     struct atsi_token_list ids = {0};
     enum atsi_status status = need_tokenizer(r, err);
+    if (status == ATSI_OK) say_what_is_awaited(r);
     if (status == ATSI_OK) status = atsi_read_prompt(r->o, &text, err);
     if (status == ATSI_OK && r->o->chat)
         status = atsi_chat_prompt(&r->model, r->o, text.data, text.size, &ids, err);
@@ -254,6 +262,7 @@ static enum atsi_status check_length(const struct run *r, struct atsi_error *err
 static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
     struct atsi_bytes text = {0};
     struct atsi_token_list list = {0};
+    say_what_is_awaited(r);
     enum atsi_status status = atsi_read_prompt(r->o, &text, err);
     if (status == ATSI_OK && r->o->tokens_path) {
         status = atsi_parse_ids(text.data, text.size, r->o->tokens_path, &r->ids, &r->n_ids, err);
