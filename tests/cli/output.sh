@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 plan=$work/demo.atsp
 profile=plans/rtx3060-i7-11800h.json
-"$B/atsi-plan" plans/demo.gguf --device "$profile" --vram 408M --quiet -o "$plan" || exit 1
+"$B/atsi-plan" plans/demo.gguf --device "$profile" --vram 6G --pin "^blk.0=cpu" --quiet -o "$plan" || exit 1 # something on either side
 run() { "$B/atsi-run" "$plan" --quiet --temp 0 -p "Once upon a time" -n 4 "$@"; }
 
 # fails WORD ARGUMENTS...: exit code 1 and one line with WORD.
