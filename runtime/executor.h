@@ -63,6 +63,11 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
                                      struct atsi_prepared_round **old, struct atsi_error *err);
 // What the prepared round should take at these speeds (script_cost.h); 0: the plan has no times.
 double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales);
+// Of its rounds: bytes of weights that cross the link, and what the device was busy for lately (0: not timed yet).
+struct atsi_round_figures {
+    double link_bytes, device_us;
+};
+struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p);
 // Waits until nothing that rounds have started is under way: addresses that they use may change then.
 enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err);
 // Prepares and adopts at once.

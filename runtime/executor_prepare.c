@@ -177,13 +177,18 @@ static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
         if (!units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
         atsi_round_units(plan, out->n_tokens, plan->limits.temp_bytes, NULL, units);
     }
-    enum atsi_status status = atsi_script_cost_build(plan, &out->script, units, out->transfers, &out->cost, err);
+    enum atsi_status status =
+        atsi_script_cost_build(plan, &out->script, units, out->n_tokens, out->transfers, &out->cost, err);
     free(units);
     return status;
 }
 
 double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales) {
     return atsi_script_time(&p->script, &p->cost, scales);
+}
+
+struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p) {
+    return (struct atsi_round_figures){p->cost.link_bytes, atsi_script_device_us(&p->script, &p->cost, p->recent_us)};
 }
 
 // ---- runs of device actions ---------------------------------------------------------------------------------------

@@ -193,11 +193,13 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                                  .policy = policy_of(r->o),
                                                  .has_device = r->device != NULL,
                                                  .no_split_rows = r->o->no_split_rows || r->o->no_async};
-    struct atsi_session_params session = {
-        .executor = &params,
-        .rescheduling = {r->o->reschedule_threshold, r->o->reschedule_interval, r->o->reschedule_in_turn},
-        .chunk = r->o->chunk,
-        .stop = &interrupted};
+    struct atsi_session_params session = {.executor = &params,
+                                          .rescheduling = {.epsilon = r->o->reschedule_threshold,
+                                                           .tau = r->o->reschedule_interval,
+                                                           .never = r->o->no_reschedule,
+                                                           .in_turn = r->o->reschedule_in_turn},
+                                          .chunk = r->o->chunk,
+                                          .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
     ATSI_TRY(atsi_session_create(&session, &r->session, err));
     follow_reserve(r);

@@ -23,7 +23,9 @@ const char *atsi_run_usage(void) {
            "scheduling  --reschedule-threshold E: decide again when speeds deviate by this part (default 0.15),\n"
            "            --reschedule-interval N: not before N times a token's time (default 5),\n"
            "            --reschedule-in-turn: between rounds, not beside them\n"
-           "ablation    --no-async: no copy and no processor works beside another, --no-split-rows: no unit is shared\n"
+           "ablation    --no-async: no copy and no processor works beside another, --no-split-rows: no unit is "
+           "shared,\n"
+           "            --no-reschedule: the first assignment stays, as the plan's times have it\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -90,6 +92,7 @@ static const struct option options[] = {
     {"--stats", FLAG, AT(stats), 0, 0},
     {"--no-async", FLAG, AT(no_async), 0, 0},
     {"--no-split-rows", FLAG, AT(no_split_rows), 0, 0},
+    {"--no-reschedule", FLAG, AT(no_reschedule), 0, 0},
     {"--reschedule-in-turn", FLAG, AT(reschedule_in_turn), 0, 0},
     {"--reschedule-threshold", REAL, AT(reschedule_threshold), 0.01, 1000},
     {"--reschedule-interval", REAL, AT(reschedule_interval), 1, 1e6},

@@ -63,10 +63,20 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
             rate(n_decode_rounds(r), r->decode_us), atsi_finish_name(r->finish));
 }
 
-static void report_link(FILE *f, const struct atsi_tuner *tuner) {
+// Of the last rounds, under the assignment at work.
+static void report_use(FILE *f, const struct atsi_rescheduler *r, double token_us) {
+    struct atsi_round_figures figures = atsi_prepared_round_figures(r->at_work);
+    double recent_us = atsi_tuner_recent_us(&r->tuner);
+    if (recent_us <= 0) recent_us = token_us;
+    fprintf(f, "link     %.1f MiB a token, %.2f GB/s; ", figures.link_bytes / 0x1p20,
+            figures.link_bytes / recent_us * 1e-3);
+    fprintf(f, "GPU busy %.1f %% of a round\n", 100 * figures.device_us / recent_us);
+}
+
+static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
     static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares"};
-    const char *before = "; tried:";
-    fprintf(f, "link     %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
+    const char *before = ":";
+    fprintf(f, "tried    %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
     for (uint32_t i = 0; i < tuner->n_trials; i++) {
         const struct atsi_tuner_result *result = &tuner->results[i];
         if (result->median_us <= 0) continue;
@@ -114,8 +124,9 @@ static void report_rounds(FILE *f, const struct atsi_session *session, const str
     if (r->assigned_for != 1 || n_decode_rounds(result) == 0) return;
     double token_us = result->decode_us / n_decode_rounds(result);
     report_prediction(f, r, token_us);
+    report_use(f, r, token_us);
     if (!r->tuner.params.is_dynamic) return;
-    if (r->tuner.params.has_choice) report_link(f, &r->tuner);
+    if (r->tuner.params.has_choice) report_uses(f, &r->tuner);
     report_decisions(f, r, token_us);
 }
 

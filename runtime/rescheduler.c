@@ -9,7 +9,7 @@ static const double default_epsilon = 0.15, default_tau = 5;
 static const double least_gain = 0.01; // predicted, for another assignment of the same kind to be worth taking over
 
 static void start_tuner(struct atsi_rescheduler *r) {
-    struct atsi_tuner_params params = {.is_dynamic = atsi_dispatcher_is_dynamic(r->dispatcher),
+    struct atsi_tuner_params params = {.is_dynamic = atsi_dispatcher_is_dynamic(r->dispatcher) && !r->params.never,
                                        .has_choice = atsi_dispatcher_has_choice(r->dispatcher),
                                        .epsilon = r->params.epsilon > 0 ? r->params.epsilon : default_epsilon,
                                        .tau = r->params.tau > 0 ? r->params.tau : default_tau};
@@ -81,7 +81,7 @@ static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assi
 
 static void ask(struct atsi_rescheduler *r, uint32_t n_tokens) {
     struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish = r->tuner.wish};
-    if (n_tokens > 1) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
+    if (n_tokens > 1 && !r->params.never) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
     r->stats.n_decided += n_tokens == 1;
     atsi_assigner_ask(r->assigner, &job);
 }

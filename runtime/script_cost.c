@@ -38,6 +38,7 @@ struct builder {
     const struct atsi_plan *plan;
     const struct atsi_script *script;
     const struct atsi_schedule_unit *units;
+    uint32_t n_tokens;
     double beside_link, in_place; // how much slower both sides are for sharing the host's memory
     bool waits_for_transfer;      // the steps at hand read what an AWAIT brought
     struct atsi_script_cost *out;
@@ -57,7 +58,9 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
         cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
     else
         cost->gpu_us += (float)(part * b->units[u].t_gpu_us);
-    if (s->promoted && !b->waits_for_transfer) cost->link_us += (float)(part * b->units[u].transfer_us * b->in_place);
+    if (!s->promoted || b->waits_for_transfer) return;
+    cost->link_us += (float)(part * b->units[u].transfer_us * b->in_place);
+    b->out->link_bytes += part * (double)atsi_transfer_bytes(p, &p->units[u], b->n_tokens);
 }
 
 static void add_steps(const struct builder *b, const struct atsi_action *a, struct atsi_split_cost *cost) {
@@ -71,6 +74,8 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
             uint32_t op = b->script->steps[b->script->actions[i].first].op;
             uint32_t u = unit_of(&b->plan->program, op);
             b->out->splits[i_action].link_us = (float)b->units[u].transfer_us;
+            b->out->link_bytes +=
+                (double)atsi_transfer_bytes(&b->plan->program, &b->plan->program.units[u], b->n_tokens);
             return;
         }
 }
@@ -100,7 +105,7 @@ static double mean_switch_us(const struct builder *b) {
 }
 
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
-                                        const struct atsi_schedule_unit *units,
+                                        const struct atsi_schedule_unit *units, uint32_t n_tokens,
                                         const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
                                         struct atsi_error *err) {
     uint32_t n_transfers = transfers ? atsi_transfer_plan_n_units(transfers) : 0;
@@ -116,6 +121,7 @@ enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const stru
     struct builder b = {.plan = plan,
                         .script = script,
                         .units = units,
+                        .n_tokens = n_tokens,
                         .beside_link = contended ? plan->contention.cpu_beside_link : 1,
                         .in_place = plan->contention.link_in_place,
                         .out = out};
@@ -129,6 +135,16 @@ void atsi_script_cost_free(struct atsi_script_cost *cost) {
     free(cost->waits_for);
     free(cost->consumed_us);
     memset(cost, 0, sizeof *cost);
+}
+
+double atsi_script_device_us(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                             const float *recent_us) {
+    double us = 0;
+    for (uint32_t i = 0; i < cost->n_actions; i++) {
+        enum atsi_action_kind kind = script->actions[i].kind;
+        if (kind == ATSI_ACTION_GPU || kind == ATSI_ACTION_CROSS) us += recent_us[i];
+    }
+    return us;
 }
 
 // ---- the whole round ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ struct atsi_script_cost {
     uint32_t n_actions;
     struct atsi_split_cost *splits; // [n_actions] at the split's first action, zero elsewhere
     double handover_us;             // from one side to the other
+    double link_bytes;              // of weights that a round moves, by copies and in place
     uint32_t n_transfers;
     uint32_t *waits_for; // [n_transfers] of the region's ring (temp_ring.h)
     double *consumed_us; // [n_transfers] scratch of atsi_script_time
@@ -28,13 +29,17 @@ struct atsi_script_cost {
 // Device actions from `first` on, below `end`, that run without the host in between.
 uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end);
 
-// `units` of a round at the plan's speeds, NULL: nothing is known, every cost is zero. `transfers` has one unit for each AWAIT of
+// `units` of a round of n_tokens at the plan's speeds, NULL: nothing is known, every cost is zero. `transfers` has one unit for each AWAIT of
 // the script (NULL: none). Free with atsi_script_cost_free whether it succeeds or not.
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
-                                        const struct atsi_schedule_unit *units,
+                                        const struct atsi_schedule_unit *units, uint32_t n_tokens,
                                         const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
                                         struct atsi_error *err);
 void atsi_script_cost_free(struct atsi_script_cost *cost);
+
+// What the device's splits took, of recent_us [n_actions] as the recorder keeps it: its busy time in a round.
+double atsi_script_device_us(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                             const float *recent_us);
 
 // The time of a round among many alike, at these speeds: two clocks, host and device, that meet where the script makes them meet, and
 // a copy engine that works ahead as far as the region's ring allows. 0 when nothing is known. One call at a time a cost.
