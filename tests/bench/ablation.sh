@@ -5,7 +5,7 @@
 #   +DT    weights move while the round runs    +2P  both processors on one unit: the program as it is
 #   tests/bench/ablation.sh [SHAPE...]     default: qwen3-14b qwen3-30b-a3b gpt-oss-20b; VRAM=6G PROMPT=1024 TOKENS=128 RUNS=1
 # Per step: rates (medians of RUNS, steps alternate), gain over the step before, predicted time a token and what share of it
-# was measured, time over the floor, the card's busy share and the link's GB/s by the driver's counters during decode.
+# was measured, time over the floor, the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
 # Steps whose switches this build lacks are left out. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
 . "$(dirname "$0")/common.sh"
@@ -32,6 +32,12 @@ for step in base +TP +AC +DT +2P; do
     steps+=("$step")
 done
 
+# recorded LOG: "busy_% link_GB/s" of a decode round, as the run itself measured them.
+recorded() {
+    local line
+    line=$(grep -E '^link .*GB/s' "$1") && sed -E 's/.*, ([0-9.]+) GB\/s; GPU busy ([0-9.]+) %.*/\2 \1/' <<<"$line" || echo "- -"
+}
+
 # once STEP ROUND: a run; figures are added to $WORK/STEP.*
 once() {
     local step=$1 log=$WORK/$1.$2.log
@@ -39,14 +45,15 @@ once() {
     # shellcheck disable=SC2046
     generate "$WORK/$(plan_of "$step").atsp" "$log" --tokens-in "$WORK/prompt" -n "$n_tokens" $(switches "$step") || { card_over "$WORK/card" 1 >/dev/null; return 1; }
     card_over "$WORK/card" "$(sed -n 's/^decode *\([0-9.]*\) s.*/\1/p' "$log")" >"$WORK/$step.card"
+    recorded "$log" >>"$WORK/$step.card"
     rate prefill "$log" >>"$WORK/$step.prefill"
     rate decode "$log" >>"$WORK/$step.decode"
     predicted_ms "$log" "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")" >>"$WORK/$step.predicted"
-    grep -E '^(rounds|link|decided|speeds|a token)' "$log" >"$WORK/$step.said"
+    grep -E '^(rounds|link|tried|decided|speeds|a token)' "$log" >"$WORK/$step.said"
 }
 
 report() { # SHAPE
-    local step before=0 decode prefill predicted ms floor_ms busy link
+    local step before=0 decode prefill predicted ms floor_ms busy link busy_recorded link_recorded
     for step in "${steps[@]}"; do
         [ -s "$WORK/$step.decode" ] || continue
         # shellcheck disable=SC2046
@@ -54,11 +61,11 @@ report() { # SHAPE
         # shellcheck disable=SC2046
         predicted=$(median $(cat "$WORK/$step.predicted"))
         read -r _ _ floor_ms < <(floor "$WORK/$(plan_of "$step").atsp" "$1" $((n_prompt + n_tokens / 2)) "$ctx")
-        read -r busy link <"$WORK/$step.card"
+        { read -r busy link; read -r busy_recorded link_recorded; } <"$WORK/$step.card"
         ms=$(awk -v d="$decode" 'BEGIN { printf "%.2f", 1000 / d }')
-        printf '%-14s %-5s prefill %8.1f (planned %s)  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %%, link %s GB/s\n' \
+        printf '%-14s %-5s prefill %8.1f (planned %s)  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %% (driver %s), link %s GB/s (driver %s)\n' \
             "$1" "$step" "$prefill" "$(planned_prefill "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")")" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
-            "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy" "$link"
+            "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy_recorded" "$busy" "$link_recorded" "$link"
         before=$decode
     done
     sed 's/^/    /' "$WORK/${steps[-1]}.said"

@@ -11,7 +11,8 @@ shape=${SHAPE:-qwen3-14b} out=${OUT:-$B} seconds=${PHASE_SECONDS:-5}
 csv=$out/under_load.csv
 card_load=${CARD_LOAD:---gpu 60 --pcie 60}
 phases="$seconds:no load:;$seconds:CPU 60 %:${CPU_LOAD:---cpu 60};$seconds:card + link 60 %:$card_load;$seconds:no load again:"
-# The schedule that stays is decided and tuned while nothing else runs; then no deviation is large enough.
+# The schedule that stays is decided and tuned while nothing else runs; then no deviation is large enough. (--no-reschedule would
+# not even tune it: what the profile says is best stays.)
 read -ra static <<<"${STATIC:---reschedule-threshold 1000}"
 
 heading
@@ -27,7 +28,7 @@ once() { # RUN POLICY OPTIONS...
     python3 "$here/timeline.py" "$csv" "$1" "$2" "$phases" "$B/tools/load" "$B/atsi-run" "$WORK/m.atsp" --device "$DEVICE" --temp 0 \
         --ignore-eos --print-ids --stats --tokens-in "$WORK/prompt" -n 4000 "${@:3}" 2>"$WORK/log"
     local status=$?
-    grep -E '^(decode|rounds|link|decided|speeds|a token)' "$WORK/log" | sed 's/^/    /'
+    grep -E '^(decode|rounds|link|tried|decided|speeds|a token)' "$WORK/log" | sed 's/^/    /'
     return $status
 }
 for ((run = 0; run < ${RUNS:-2}; run++)); do

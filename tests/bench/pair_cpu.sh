@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# CPU alone, beside another program on the same files: prefill of 512 tokens, decode of 64 after 64, runs in turn.
+#   PEER="COMMAND" tests/bench/pair_cpu.sh ["SHAPE RUNS SYNTH_OPTIONS..."...]       THREADS=16
+# COMMAND gets MODEL.gguf THREADS N_PREFILL N_DECODE DEPTH behind it and prints `prefill X` and `decode Y` in tokens a second. With
+# llama.cpp's own bench, for example, a script with the lines
+#   llama-bench -m "$1" -t "$2" -ngl 0 -r 1 -p "$3" -n 0 -o jsonl | jq -r '"prefill \(.avg_ts)"'
+#   llama-bench -m "$1" -t "$2" -ngl 0 -r 1 -p 0 -n "$4" -d "$5" -o jsonl | jq -r '"decode \(.avg_ts)"'
+# Without PEER only this program runs. Medians, spreads, the ratio, and what decode reads against the memory's read bandwidth
+# measured in the same run by bench_matmul. Settings that all scripts here share: tests/bench/common.sh.
+set -uo pipefail
+export DEVICE=cpu
+. "$(dirname "$0")/common.sh"
+threads=${THREADS:-$(nproc)} n_prefill=${PREFILL:-512} n_decode=${TOKENS:-64} depth=${DEPTH:-64}
+[ $# -gt 0 ] || set -- "qwen3-1.7b 5 --recipe q4_k_m" "qwen3-14b 3 --recipe q4_k_m" "gpt-oss-20b 5 --layers 6" \
+    "qwen3-1.7b 5 --recipe iq4_xs" "qwen3-1.7b 5 --recipe q8_0" "qwen3-1.7b 5 --recipe f16"
+
+# The best of what bench_matmul reads before and after its kernel, GB/s.
+read_bandwidth() {
+    [ -x "$B/bench/bench_matmul" ] || { echo 0; return; }
+    timeout 30 "$B/bench/bench_matmul" --types Q8_0 --threads "$threads" --runs 2 --cold 1024 2>/dev/null |
+        sed -n 's/.*read[^0-9]*\([0-9.]*\) GB\/s.*/\1/p' | sort -g | tail -n 1
+}
+
+# What one token reads, in GB: the whole of every matrix, of experts those used.
+read_a_token() {
+    "$B/atsi-plan" "$WORK/$1.gguf" --device "$here/../../plans/h200-xeon-16.json" --vram 8G --ctx 1024 --explain --json 2>/dev/null |
+        python3 "$here/floor.py" $((depth + n_decode / 2)) 1024 "$(used_share "$1")" 1 1 1 | awk '{ print $1 + $2 }'
+}
+
+ours() { # RUN
+    generate "$WORK/m.atsp" "$WORK/prefill.log" --threads "$threads" --tokens-in "$WORK/long" -n 1 &&
+        generate "$WORK/m.atsp" "$WORK/decode.log" --threads "$threads" --tokens-in "$WORK/short" -n $((n_decode + 1)) || return 1
+    rate prefill "$WORK/prefill.log" >>"$WORK/ours.prefill"
+    rate decode "$WORK/decode.log" >>"$WORK/ours.decode"
+}
+
+theirs() { # SHAPE
+    [ -n "${PEER:-}" ] || return 0
+    # shellcheck disable=SC2086
+    timeout -k 5 "${RUN_SECONDS:-90}" $PEER "$WORK/$1.gguf" "$threads" "$n_prefill" "$n_decode" "$depth" >"$WORK/peer.log" 2>&1 ||
+        { echo "peer: exit code $?: $(tail -n 2 "$WORK/peer.log")"; return 1; }
+    sed -n 's/^prefill //p' "$WORK/peer.log" >>"$WORK/peer.prefill"
+    sed -n 's/^decode //p' "$WORK/peer.log" >>"$WORK/peer.decode"
+}
+
+# spread FILE: median, smallest, largest of the numbers in it
+spread() {
+    [ -s "$1" ] || { printf -- -; return; }
+    # shellcheck disable=SC2046
+    printf '%.4g (%.4g-%.4g, %d runs)' "$(median $(cat "$1"))" "$(sort -g "$1" | head -n 1)" "$(sort -g "$1" | tail -n 1)" "$(wc -l <"$1")"
+}
+# shellcheck disable=SC2046
+middle() { median $(cat "$1"); }
+
+report() { # NAME GB_A_TOKEN
+    local phase decode
+    for phase in prefill decode; do
+        touch "$WORK/ours.$phase" "$WORK/peer.$phase"
+        printf '%-34s %-8s ours %s  peer %s  ratio %s\n' "$1" $phase "$(spread "$WORK/ours.$phase")" "$(spread "$WORK/peer.$phase")" \
+            "$(ratio "$(middle "$WORK/ours.$phase")" "$(middle "$WORK/peer.$phase")")"
+    done
+    decode=$(middle "$WORK/ours.decode")
+    awk -v name="$1" -v d="$decode" -v gb="$2" -v top="$bandwidth" \
+        'BEGIN { printf "%-34s %-8s reads %.3f GB a token: %.1f of %.1f GB/s%s\n", name, "", gb, d * gb, top, (top > 0 ? sprintf(", %.0f %%", 100 * d * gb / top) : "") }'
+}
+
+one() { # SHAPE RUNS SYNTH_OPTIONS...
+    local run name="$1 ${*:3}"
+    rm -f "$WORK"/{ours,peer}.{prefill,decode}
+    model "$1" "${@:3}" && "$B/atsi-plan" "$WORK/$1.gguf" -o "$WORK/m.atsp" --vram 0 --ctx 1024 --chunk "$n_prefill" --quiet || return 1
+    for ((run = 0; run < $2; run++)); do
+        if [ $run -gt 0 ] && ! time_is_left "$name, run $run"; then break; fi
+        ours && theirs "$1" || return 1
+    done
+    report "$name" "$(read_a_token "$1")"
+    rm -f "$WORK"/*.gguf "$WORK"/m.atsp*
+}
+
+heading
+ids "$n_prefill" "${VOCAB:-100000}" "$WORK/long"
+ids "$depth" "${VOCAB:-100000}" "$WORK/short"
+bandwidth=$(read_bandwidth)
+say "$threads threads read ${bandwidth:-0} GB/s"
+n_bad=0
+for words; do
+    time_is_left "$words" || break
+    # shellcheck disable=SC2086
+    one $words || n_bad=$((n_bad + 1))
+done
+say "at the end they read $(read_bandwidth) GB/s; $n_bad failed"
+[ $n_bad -eq 0 ]
