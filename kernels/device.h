@@ -59,6 +59,8 @@ struct atsi_device_ops {
     enum atsi_status (*stream_create)(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err);
     void (*stream_destroy)(struct atsi_stream *s);
     enum atsi_status (*stream_sync)(struct atsi_stream *s, struct atsi_error *err);
+    // Whether all that the stream was given is done. Does not wait.
+    enum atsi_status (*stream_query)(struct atsi_stream *s, bool *idle, struct atsi_error *err);
 
     // Events mark a point of a stream. `timed` events can be subtracted.
     enum atsi_status (*event_create)(struct atsi_device *d, bool timed, struct atsi_event **out,
@@ -79,9 +81,6 @@ struct atsi_device_ops {
     // The stream stops here until *word has reached round->mark + offset. The host must post it whatever happens.
     enum atsi_status (*await_mark)(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
                                    int32_t offset, struct atsi_error *err);
-    // The host waits until `s` has posted `value`: spins briefly, then yields and sleeps. ATSI_FAILED when the stream failed.
-    enum atsi_status (*host_await_mark)(struct atsi_stream *s, const int32_t *word, int32_t value,
-                                        struct atsi_error *err);
 
     // Weights: through the copy engine. `host` is pinned or registered memory for an asynchronous copy.
     enum atsi_status (*copy_to_device)(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,

@@ -88,8 +88,7 @@ static enum atsi_status create_marks(struct atsi_executor *x, struct atsi_error 
                                    .gpu = (int32_t *)((char *)host + APART_BYTES),
                                    .cpu_dev = dev,
                                    .gpu_dev = (char *)dev + APART_BYTES};
-    x->may_run_ahead = !info.launches_block;
-    return ATSI_OK;
+    return info.launches_block ? ATSI_OK : atsi_launcher_create(x->stream, &x->launcher, err);
 }
 
 static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_error *err) {
@@ -147,6 +146,7 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
 
 static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
+    atsi_launcher_free(x->launcher);
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
     atsi_prepared_round_free(x->now);
     x->now = NULL;

@@ -87,7 +87,7 @@ enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct ats
 }
 
 bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s) {
-    if (!x->capture || !x->may_run_ahead || x->no_overlap) return false;
+    if (!x->capture || !x->launcher || x->no_overlap) return false;
     for (uint32_t i = 0; i < s->n_actions; i++) // the transfer stream's events cannot be recorded
         if (s->actions[i].kind == ATSI_ACTION_AWAIT) return false;
     return true;
@@ -101,7 +101,7 @@ static void post(const struct atsi_executor *x, uint32_t offset) {
 
 static enum atsi_status await(struct atsi_executor *x, uint32_t offset, struct atsi_error *err) {
     int32_t value = (int32_t)((uint32_t)x->round->mark + offset);
-    return x->device->ops->host_await_mark(x->stream, x->marks.gpu, value, err);
+    return atsi_launcher_await(x->launcher, x->marks.gpu, value, err);
 }
 
 static enum atsi_status run_host(struct atsi_executor *x, struct atsi_error *err) {
@@ -126,8 +126,10 @@ enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *
     for (uint32_t i = 0; x->times_device && i < s->n_actions; i++)
         if (x->now->timed[i].began) // a run starts here
             x->now->timed[i].n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
-    ATSI_TRY(x->device->ops->graph_launch(x->stream, x->now->ahead[x->times_device], err));
+    atsi_launcher_start(x->launcher, x->now->ahead[x->times_device]);
     enum atsi_status status = run_host(x, err);
     if (status != ATSI_OK) post(x, s->n_actions + 1); // nothing that is still queued may wait for ever
+    ATSI_TRY(atsi_launcher_finish(x->launcher, status == ATSI_OK ? err : NULL));
+    if (status == ATSI_OK && x->times_device) return x->device->ops->stream_sync(x->stream, err); // the last event
     return status;
 }

@@ -4,6 +4,7 @@
 #define ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 
 #include "runtime/executor.h"
+#include "runtime/launcher.h"
 #include "runtime/recorder.h"
 #include "runtime/script.h"
 #include "runtime/script_cost.h"
@@ -64,7 +65,7 @@ struct atsi_executor {
     bool states_placed;
     struct atsi_staging staging;
     struct atsi_marks marks;
-    bool may_run_ahead;                // the device launches without blocking
+    struct atsi_launcher *launcher;    // of rounds that are launched at once; NULL: none may be
     struct atsi_prepared_round *now;   // the coming rounds'; NULL before the first assignment
     struct atsi_stream *capture;       // only records graphs, in whichever thread prepares; NULL: the device has none
     enum atsi_backend *backends;       // [n_units] of the first assignment: units with states stay there

@@ -151,6 +151,12 @@ static enum atsi_status stream_sync(struct atsi_stream *s, struct atsi_error *er
     return cuda_check(device_of(s), cudaStreamSynchronize(handle_of(s)), "waiting for the stream", err);
 }
 
+static enum atsi_status stream_query(struct atsi_stream *s, bool *idle, struct atsi_error *err) {
+    cudaError_t status = cudaStreamQuery(handle_of(s));
+    *idle = status != cudaErrorNotReady;
+    return *idle ? cuda_check(device_of(s), status, "waiting for the GPU", err) : cuda_healthy(device_of(s), err);
+}
+
 static enum atsi_status event_create(struct atsi_device *base, bool timed, struct atsi_event **out,
                                      struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(base);
@@ -315,12 +321,12 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close,    device_info,        device_alloc,     device_free,    device_free_bytes,     cuda_range_create,
-    cuda_range_back, cuda_range_destroy, host_alloc,       host_free,      host_register,         host_unregister,
-    stream_create,   stream_destroy,     stream_sync,      event_create,   event_destroy,         event_record,
-    stream_wait,     event_sync,         event_elapsed_us, cuda_post_mark, cuda_await_mark,       cuda_host_await_mark,
-    copy_to_device,  copy_to_host,       copy_rows,        cuda_launch,    cuda_scratch_bytes,    cuda_prepare,
-    capture_begin,   capture_end,        graph_launch,     graph_destroy,  capture_stream_create,
+    device_close,    device_info,        device_alloc, device_free,      device_free_bytes,     cuda_range_create,
+    cuda_range_back, cuda_range_destroy, host_alloc,   host_free,        host_register,         host_unregister,
+    stream_create,   stream_destroy,     stream_sync,  stream_query,     event_create,          event_destroy,
+    event_record,    stream_wait,        event_sync,   event_elapsed_us, cuda_post_mark,        cuda_await_mark,
+    copy_to_device,  copy_to_host,       copy_rows,    cuda_launch,      cuda_scratch_bytes,    cuda_prepare,
+    capture_begin,   capture_end,        graph_launch, graph_destroy,    capture_stream_create,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

@@ -135,8 +135,6 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const str
                                 int32_t offset, struct atsi_error *err);
 enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
                                  int32_t offset, struct atsi_error *err);
-enum atsi_status cuda_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
-                                      struct atsi_error *err);
 // driver.cu
 void nvml_open(struct cuda_device *d);
 void nvml_close(struct cuda_device *d);

@@ -1,7 +1,4 @@
 // marks.cu: words of mapped host memory by which the host and a stream that runs ahead of it wait for each other.
-#include <sched.h>
-#include <time.h>
-
 #include "kernels/cuda/internal.h"
 
 // Ordinary launches: what stands before in the stream is complete, and its writes are visible to this thread, which hands
@@ -40,41 +37,4 @@ enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, co
     ATSI_TRY(cuda_healthy(d, err));
     await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((const int32_t *)word_dev, round_dev, offset);
     return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
-}
-
-// Gives the core away for longer and longer: a hand-over is a few microseconds away, so polling comes first; a wait that has
-// lasted longer than any hand-over sleeps.
-static void wait_a_little(uint32_t i) {
-    enum {
-        N_POLLS = 5000,
-        N_YIELDS = 2000
-    };
-    if (i < N_POLLS) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    } else if (i < N_POLLS + N_YIELDS) {
-        sched_yield();
-    } else {
-        struct timespec nap = {0, 50000};
-        nanosleep(&nap, NULL);
-    }
-}
-
-// A stream that has failed posts no more: it is asked now and then.
-enum atsi_status cuda_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
-                                      struct atsi_error *err) {
-    struct cuda_device *d = cuda_device_of(s->device);
-    d->acts.data = NULL; // the host may rewrite mapped rows from here on
-    for (uint32_t i = 0; !atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value); i++) {
-        wait_a_little(i);
-        if (i % 4096 != 4095) continue;
-        cudaError_t status = cudaStreamQuery(((struct cuda_stream *)s)->handle);
-        if (status != cudaErrorNotReady) {
-            ATSI_TRY(cuda_check(d, status, "waiting for the GPU", err));
-            if (atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value)) break;
-            return atsi_fail(err, ATSI_FAILED, "GPU: the stream ended without the mark that the host waits for");
-        }
-    }
-    return ATSI_OK;
 }

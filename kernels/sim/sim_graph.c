@@ -1,5 +1,4 @@
 // Marks and captured graphs of the simulated device.
-#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -52,19 +51,6 @@ void sim_perform_await(struct sim_device *d, const struct sim_item *item) {
     while (!atsi_mark_reached(__atomic_load_n(item->u.mark.word, __ATOMIC_ACQUIRE), value) &&
            sim_state(d, NULL) == ATSI_OK)
         nap();
-}
-
-enum atsi_status sim_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value,
-                                     struct atsi_error *err) {
-    struct sim_device *d = sim_of(s->device);
-    for (uint32_t i = 0; !atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value); i++) {
-        ATSI_TRY(sim_state(d, err));
-        if (i < 50)
-            sched_yield();
-        else
-            nap();
-    }
-    return sim_state(d, err);
 }
 
 // ---- graphs -----------------------------------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ void sim_destroy_ranges(struct sim_device *d);
 enum atsi_status sim_stream_create(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err);
 void sim_stream_destroy(struct atsi_stream *s);
 enum atsi_status sim_stream_sync(struct atsi_stream *s, struct atsi_error *err);
+enum atsi_status sim_stream_query(struct atsi_stream *s, bool *idle, struct atsi_error *err);
 void sim_drain_all(struct sim_device *d); // waits until every stream is idle
 enum atsi_status sim_event_create(struct atsi_device *d, bool timed, struct atsi_event **out, struct atsi_error *err);
 void sim_event_destroy(struct atsi_event *e);
@@ -177,7 +178,6 @@ enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const stru
                                int32_t offset, struct atsi_error *err);
 enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
                                 int32_t offset, struct atsi_error *err);
-enum atsi_status sim_host_await_mark(struct atsi_stream *s, const int32_t *word, int32_t value, struct atsi_error *err);
 // On the stream's thread, lock not held.
 void sim_perform_post(const struct sim_item *item);
 void sim_perform_await(struct sim_device *d, const struct sim_item *item);

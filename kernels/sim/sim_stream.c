@@ -225,6 +225,14 @@ enum atsi_status sim_stream_sync(struct atsi_stream *s, struct atsi_error *err) 
     return sim_state(d, err);
 }
 
+enum atsi_status sim_stream_query(struct atsi_stream *s, bool *idle, struct atsi_error *err) {
+    struct sim_device *d = sim_of(s->device);
+    pthread_mutex_lock(&d->lock);
+    *idle = stream_of(s)->first == NULL && !stream_of(s)->busy;
+    pthread_mutex_unlock(&d->lock);
+    return sim_state(d, err);
+}
+
 enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item, struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct sim_stream *stream = stream_of(s);

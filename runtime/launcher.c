@@ -1,0 +1,168 @@
+#include "runtime/launcher.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct atsi_launcher {
+    struct atsi_stream *stream;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    // Guarded by lock.
+    void *graph;               // to be launched, NULL: none
+    bool look;                 // the stream is to be asked how it is
+    bool busy, stop;           // the thread is at work; it is to end
+    bool idle;                 // what the last look found: nothing is left to do
+    struct atsi_error outcome; // of the launch and of looks; status ATSI_OK while all is well
+};
+
+static void launch(struct atsi_launcher *l, void *graph) {
+    struct atsi_error err = {0};
+    enum atsi_status status = l->stream->ops->graph_launch(l->stream, graph, &err);
+    pthread_mutex_lock(&l->lock);
+    if (status != ATSI_OK) l->outcome = err;
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void look(struct atsi_launcher *l) {
+    struct atsi_error err = {0};
+    bool idle = false;
+    enum atsi_status status = l->stream->ops->stream_query(l->stream, &idle, &err);
+    pthread_mutex_lock(&l->lock);
+    l->idle = idle;
+    if (status != ATSI_OK) l->outcome = err;
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void *launcher_main(void *context) {
+    struct atsi_launcher *l = context;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        void *graph = l->graph;
+        bool looks = l->look;
+        if (!graph && !looks) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&l->lock);
+        if (graph)
+            launch(l, graph);
+        else
+            look(l);
+        pthread_mutex_lock(&l->lock);
+        if (graph)
+            l->graph = NULL;
+        else
+            l->look = false;
+        l->busy = l->graph || l->look;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err) {
+    struct atsi_launcher *l = calloc(1, sizeof *l);
+    *out = NULL;
+    if (!l) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the launcher");
+    l->stream = stream;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    int failure = pthread_create(&l->thread, NULL, launcher_main, l);
+    if (failure) {
+        pthread_cond_destroy(&l->changed);
+        pthread_mutex_destroy(&l->lock);
+        free(l);
+        return atsi_fail(err, ATSI_FAILED, "cannot start the launcher's thread: %s", strerror(failure));
+    }
+    *out = l;
+    return ATSI_OK;
+}
+
+void atsi_launcher_free(struct atsi_launcher *l) {
+    if (!l) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+static void ask(struct atsi_launcher *l, void *graph) {
+    pthread_mutex_lock(&l->lock);
+    if (graph)
+        l->graph = graph;
+    else
+        l->look = true;
+    l->busy = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void atsi_launcher_start(struct atsi_launcher *l, void *graph) {
+    l->idle = false;
+    ask(l, graph);
+}
+
+enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err) {
+    pthread_mutex_lock(&l->lock);
+    while (l->busy) pthread_cond_wait(&l->changed, &l->lock);
+    struct atsi_error outcome = l->outcome;
+    pthread_mutex_unlock(&l->lock);
+    return outcome.status == ATSI_OK ? ATSI_OK : atsi_fail(err, outcome.status, "%s", outcome.text);
+}
+
+// ---- waiting for a mark -------------------------------------------------------------------------------------------
+
+static bool reached(const int32_t *word, int32_t value) {
+    return atsi_mark_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value);
+}
+
+enum {
+    N_POLLS = 5000, // a hand-over is a few microseconds away
+    N_YIELDS = 2000,
+    N_NAPS_PER_LOOK = 1000
+};
+
+// Gives the core away for longer and longer.
+static void wait_a_little(uint32_t i) {
+    if (i < N_POLLS) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    } else if (i < N_POLLS + N_YIELDS) {
+        sched_yield();
+    } else {
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+}
+
+// What is known of the stream, without waiting for the launcher's thread, which may hang in the driver.
+static enum atsi_status outcome_so_far(struct atsi_launcher *l, const int32_t *word, int32_t value,
+                                       struct atsi_error *err) {
+    pthread_mutex_lock(&l->lock);
+    struct atsi_error outcome = l->outcome;
+    bool ended = l->idle && !l->busy;
+    pthread_mutex_unlock(&l->lock);
+    if (outcome.status != ATSI_OK) return atsi_fail(err, outcome.status, "%s", outcome.text);
+    if (ended && !reached(word, value))
+        return atsi_fail(err, ATSI_FAILED, "the device's work ended without the mark that the CPU waits for");
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_launcher_await(struct atsi_launcher *l, const int32_t *word, int32_t value,
+                                     struct atsi_error *err) {
+    for (uint32_t i = 0; !reached(word, value); i++) {
+        wait_a_little(i);
+        if (i < N_POLLS + N_YIELDS || i % N_NAPS_PER_LOOK) continue;
+        ATSI_TRY(outcome_so_far(l, word, value, err));
+        ask(l, NULL);
+    }
+    return ATSI_OK;
+}

@@ -1,0 +1,27 @@
+// launcher.h: a thread that launches captured rounds, so that the thread that runs the CPU's part never calls the driver inside one.
+//
+// The device's work of such a round waits for the CPU (kernels/device.h, marks). A launch may block until the device has room for
+// more commands, and any call may block behind one that another thread makes; were the CPU's part in the same thread, neither would
+// ever go on.
+#ifndef ATSI_RUNTIME_LAUNCHER_H
+#define ATSI_RUNTIME_LAUNCHER_H
+
+#include "kernels/device.h"
+
+struct atsi_launcher;
+
+// For `stream` (borrowed). While a launch is under way nobody else may use the stream.
+enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err);
+void atsi_launcher_free(struct atsi_launcher *l); // NULL fine
+
+// Starts the launch of a graph; atsi_launcher_finish must follow.
+void atsi_launcher_start(struct atsi_launcher *l, void *graph);
+// Waits until the launch call has returned, not for its work, and tells how it went.
+enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err);
+
+// Between start and finish: until *word has reached `value` the calling thread spins, then yields, then sleeps. ATSI_FAILED when the stream
+// has failed, or has come to its end without posting it.
+enum atsi_status atsi_launcher_await(struct atsi_launcher *l, const int32_t *word, int32_t value,
+                                     struct atsi_error *err);
+
+#endif
