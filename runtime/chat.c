@@ -26,22 +26,32 @@ static void free_chat(struct chat *c) {
 
 // ---- the conversation -------------------------------------------------------------------------------------------------
 
+// The planner found no format in the model's file. Names those that the vocabulary is made for, else all.
+static enum atsi_status no_template(const struct atsi_model *model, const struct atsi_run_options *o,
+                                    struct atsi_error *err) {
+    char names[400];
+    const char *why = model->plan.chat_template ? "the model's chat template is of a kind that is not known"
+                                                : "the model has no chat template";
+    atsi_chat_format_names(model->tokenizer, names, sizeof names);
+    if (*names)
+        return atsi_fail(err, ATSI_BAD_INPUT, "%s: %s; its vocabulary has the special tokens of --chat-format %s",
+                         o->plan_path, why, names);
+    atsi_chat_format_names(NULL, names, sizeof names);
+    return atsi_fail(err, ATSI_BAD_INPUT, "%s: %s; give --chat-format: %s", o->plan_path, why, names);
+}
+
 enum atsi_status atsi_chat_choose_format(const struct atsi_model *model, const struct atsi_run_options *o,
                                          const struct atsi_chat_format **out, struct atsi_error *err) {
-    char names[256];
+    char names[400];
     const char *name = o->chat_format ? o->chat_format : model->plan.chat_format;
     if (!model->tokenizer)
         return atsi_fail(err, ATSI_BAD_INPUT, "%s has no tokenizer, which --chat needs", o->plan_path);
     *out = atsi_chat_format_find(name);
     if (*out) return ATSI_OK;
-    atsi_chat_format_names(names, sizeof names);
-    if (*name)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no chat format that is known; there are %s",
-                         o->chat_format ? "--chat-format" : o->plan_path, name, names);
-    return atsi_fail(err, ATSI_BAD_INPUT, "%s: %s; give --chat-format: %s", o->plan_path,
-                     model->plan.chat_template ? "the model's chat template is of a kind that is not known"
-                                               : "the model has no chat template",
-                     names);
+    if (!*name) return no_template(model, o, err);
+    atsi_chat_format_names(NULL, names, sizeof names);
+    return atsi_fail(err, ATSI_BAD_INPUT, "%s: \"%s\" is no chat format that is known; there are %s",
+                     o->chat_format ? "--chat-format" : o->plan_path, name, names);
 }
 
 static enum atsi_status add_message(struct chat *c, enum atsi_chat_role role, const char *text, size_t size,

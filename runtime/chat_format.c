@@ -141,11 +141,12 @@ const struct atsi_chat_format *atsi_chat_format_find(const char *name) {
     return NULL;
 }
 
-void atsi_chat_format_names(char *out, size_t cap) {
+void atsi_chat_format_names(const struct atsi_tokenizer *fitting, char *out, size_t cap) {
     size_t used = 0;
     out[0] = 0;
     for (size_t i = 0; i < sizeof formats / sizeof *formats && used < cap; i++)
-        used += (size_t)snprintf(out + used, cap - used, "%s%s", i ? ", " : "", formats[i].name);
+        if (!fitting || !atsi_chat_format_missing_mark(&formats[i], fitting))
+            used += (size_t)snprintf(out + used, cap - used, "%s%s", used ? ", " : "", formats[i].name);
 }
 
 const char *atsi_chat_format_missing_mark(const struct atsi_chat_format *format,

@@ -43,8 +43,8 @@ struct atsi_chat_format {
 };
 
 const struct atsi_chat_format *atsi_chat_format_find(const char *name); // NULL: there is none of this name
-// "chatml, qwen2, ...": all names, for messages.
-void atsi_chat_format_names(char *out, size_t cap);
+// "chatml, qwen2, ...": all names, for messages; with a vocabulary only those whose special tokens it has, "" when there is none.
+void atsi_chat_format_names(const struct atsi_tokenizer *fitting, char *out, size_t cap);
 
 // The first mark that the vocabulary lacks (then its text stands in the prompt), or NULL: a sign that the format is not the model's.
 const char *atsi_chat_format_missing_mark(const struct atsi_chat_format *format,

@@ -117,8 +117,8 @@ static void a_final_message_keeps_its_tokens(void **state) {
 
 static void formats_have_names(void **state) {
     (void)state;
-    char names[256];
-    atsi_chat_format_names(names, sizeof names);
+    char names[400];
+    atsi_chat_format_names(NULL, names, sizeof names);
     assert_true(strlen(names) < sizeof names - 1);
     for (char *rest = NULL, *name = strtok_r(names, ", ", &rest); name; name = strtok_r(NULL, ", ", &rest))
         assert_string_equal(atsi_chat_format_find(name)->name, name);
@@ -126,6 +126,9 @@ static void formats_have_names(void **state) {
     struct test_tokenizer t = make_vocabulary();
     assert_null(atsi_chat_format_missing_mark(atsi_chat_format_find("chatml"), t.tokenizer));
     assert_string_equal(atsi_chat_format_missing_mark(atsi_chat_format_find("gemma"), t.tokenizer), "<start_of_turn>");
+    atsi_chat_format_names(t.tokenizer, names, sizeof names);
+    assert_non_null(strstr(names, "chatml"));
+    assert_null(strstr(names, "gemma"));
     test_tokenizer_free(&t);
 }
 
