@@ -135,11 +135,8 @@ static void tell_loaded(const struct run *r) {
     if (!r->device || r->o->quiet) return;
     atsi_weights_describe_cut(&r->weights, text, sizeof text);
     if (text[0]) fprintf(stderr, "note: %s\n", text);
-    if (r->weights.host_memory == ATSI_HOST_COPIED)
-        fprintf(stderr, "note: the driver does not pin the plan file, so %.1f MiB of it were copied to pinned memory\n",
-                (double)r->weights.pinned_memory.pieces[r->weights.pinned_memory.n_pieces - 1].bytes / 0x1p20);
-    if (r->weights.host_memory == ATSI_HOST_PLAIN)
-        fputs("note: no pinned memory for the weights on the CPU: the GPU cannot help with them\n", stderr);
+    atsi_weights_describe_pinning(&r->weights, text, sizeof text);
+    if (text[0]) fprintf(stderr, "note: %s\n", text);
 }
 
 static enum atsi_status load_weights(struct run *r, struct atsi_error *err) {

@@ -132,11 +132,14 @@ static void report_rounds(FILE *f, const struct atsi_session *session, const str
 
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
-    fprintf(f,
-            "memory   host: weights %.1f MiB, %.1f of them copied or unpacked, %s; activations and states %.1f MiB\n",
-            (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
-            weights->owner ? atsi_weights_host_memory(weights) : "mapped",
-            (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
+    fprintf(
+        f,
+        "memory   host: weights %.1f MiB, %.1f of them copied or unpacked, %.1f pinned; activations and states %.1f "
+        "MiB\n",
+        (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
+        (double)weights->pinned_bytes / 0x1p20, (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
+    fprintf(f, "weights  in memory after %.1f ms, %.1f of them for pinning the plan file\n", weights->load_us * 1e-3,
+            weights->register_us * 1e-3);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
     report_rounds(f, session, &times->result);

@@ -74,10 +74,17 @@ void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t 
              (unsigned long long)((vram > missing ? vram - missing : 0) / mib));
 }
 
-const char *atsi_weights_host_memory(const struct atsi_weights *w) {
-    static const char *const names[] = {
-        [ATSI_HOST_PLAIN] = "not pinned", [ATSI_HOST_REGISTERED] = "registered", [ATSI_HOST_COPIED] = "copied"};
-    return w->owner ? names[w->host_memory] : "";
+void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap) {
+    double all = (double)w->host_bytes / 0x1p20, pinned = (double)w->pinned_bytes / 0x1p20;
+    text[0] = 0;
+    if (!w->owner || w->host_memory == ATSI_HOST_REGISTERED) return;
+    if (w->host_memory == ATSI_HOST_COPIED)
+        snprintf(text, cap, "the driver does not pin the plan file: %.1f MiB of it were copied to pinned memory",
+                 (double)w->unpacked_bytes / 0x1p20);
+    else
+        snprintf(text, cap,
+                 "%.1f of %.1f MiB of the weights on the CPU are pinned: the GPU cannot help with the others", pinned,
+                 all);
 }
 
 // ---- who is where -------------------------------------------------------------------------------------------------
@@ -115,14 +122,12 @@ void weights_set_homes(struct atsi_weights *w, uint32_t n_resident) {
 
 void weights_update(struct atsi_weights *w) {
     const struct atsi_program *p = program_of(w);
-    w->host_bytes = 0;
-    for (uint32_t t = 0; t < p->n_tensors; t++)
+    w->host_bytes = w->pinned_bytes = 0;
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
         if (w->host_reads[t]) w->host_bytes += p->tensors[t].size_bytes;
-    w->pinned = w->owner != NULL;
-    for (uint32_t u = 0; u < p->n_units; u++) {
-        w->can_travel[u] = w->owner && is_reachable(w, &p->units[u]);
-        if (w->homes[u] == ATSI_CPU && !w->can_travel[u]) w->pinned = false;
+        if (w->host_reads[t] && w->mapped[t]) w->pinned_bytes += p->tensors[t].size_bytes;
     }
+    for (uint32_t u = 0; u < p->n_units; u++) w->can_travel[u] = w->owner && is_reachable(w, &p->units[u]);
 }
 
 // ---- leaving ------------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@
 
 // How the host's part of the weights can be reached by the device.
 enum atsi_host_memory {
-    ATSI_HOST_PLAIN = 0,      // not at all: no weight can travel during generation
-    ATSI_HOST_REGISTERED = 1, // the mapped file itself is pinned
-    ATSI_HOST_COPIED = 2      // copied to a pinned allocation
+    ATSI_HOST_REGISTERED = 0, // the mapped file itself is pinned
+    ATSI_HOST_COPIED = 1,     // copied to a pinned allocation
+    ATSI_HOST_PARTLY = 2,     // some of it is pinned in one of these ways, the rest cannot travel during generation
+    ATSI_HOST_PLAIN = 3       // nothing is pinned
 };
 
 struct atsi_weights {
@@ -35,7 +36,8 @@ struct atsi_weights {
     struct atsi_pinned pinned_memory;
     struct atsi_upload upload;
     enum atsi_host_memory host_memory;
-    bool pinned; // every big host tensor has a mapped address, so that weights can travel each round
+    uint64_t pinned_bytes;       // of the tensors that the host reads and the device reaches
+    double load_us, register_us; // what loading took in all, and pinning the file in it
     uint32_t n_tensors;
 };
 
@@ -62,8 +64,8 @@ void atsi_weights_free(struct atsi_weights *w);
 
 // Units that the plan has on the GPU and that did not fit the card, as one line with the command that plans for it. Empty when all fit.
 void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t cap);
-// "registered", "copied" or "not pinned" for --stats, "" without a device.
-const char *atsi_weights_host_memory(const struct atsi_weights *w);
+// Pinned memory that could not be had the usual way and what that costs, as one line. Empty when all is well.
+void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap);
 
 // ---- between rounds: the arrays above change, and the executor needs a new assignment before its next round ----------------
 // Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the card's again.

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/clock.h"
 #include "runtime/weights_internal.h"
 
 struct loader {
@@ -13,8 +14,10 @@ struct loader {
     const struct atsi_program *p;
     const struct atsi_plan_file *file;
     struct atsi_pool *pool; // reads and unpacks
-    uint64_t done_bytes, total_bytes, block_bytes;
-    const uint8_t *section; // the file's resident section, registered piece by piece
+    uint64_t done_bytes, total_bytes;
+    uint64_t block_bytes, block_used; // of the pinned block
+    void *held;                       // device memory for what comes after the weights
+    const uint8_t *section;           // the file's resident section, registered piece by piece
     uint64_t section_bytes, registered_bytes;
     bool refused;
 };
@@ -64,21 +67,30 @@ static enum atsi_status back_range(struct loader *l, struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "--strict: %s", text);
 }
 
-// What the run takes later is held while the range is backed, so that neither takes the other's room.
+// What the run takes later is held until everything is loaded, so that neither the range nor another program takes its room.
 static enum atsi_status take_room(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     const struct atsi_device_ops *ops = w->owner->ops;
-    void *held = NULL;
     ATSI_TRY(atsi_resident_arrange(&w->resident, &l->params->model->plan, w->homes, err));
     ATSI_TRY(ops->range_create(w->owner, w->resident.end_bytes[w->resident.n_units], &w->range, err));
-    if (l->params->beside_bytes && ops->alloc(w->owner, l->params->beside_bytes, &held, err) != ATSI_OK)
+    if (l->params->beside_bytes && ops->alloc(w->owner, l->params->beside_bytes, &l->held, err) != ATSI_OK)
         return no_room(l, l->params->beside_bytes + w->resident.end_bytes[0], err);
-    enum atsi_status status = back_range(l, err);
-    ops->free(w->owner, held);
-    return status;
+    return back_range(l, err);
 }
 
 // ---- pinned memory ------------------------------------------------------------------------------------------------
+
+enum {
+    N_TRIES = 4, // a driver that refuses all may allow half
+    PAGE_BYTES = 2 << 20
+};
+
+static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes) {
+    double started_us = atsi_clock_us();
+    bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes);
+    l->w->register_us += atsi_clock_us() - started_us;
+    return done;
+}
 
 // The resident section is registered in pieces, so that copies out of one run while the next is being registered. A tensor across two
 // of them is copied in two parts and cannot travel later, so they are few.
@@ -86,12 +98,12 @@ static void register_resident(struct loader *l, uint64_t up_to) {
     enum {
         N_PIECES = 4
     };
-    const uint64_t page = 2 << 20, least = 256 << 20;
-    uint64_t piece = (l->section_bytes / N_PIECES + page - 1) / page * page;
+    const uint64_t least = 256 << 20;
+    uint64_t piece = (l->section_bytes / N_PIECES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     if (piece < least) piece = least;
     while (l->registered_bytes < up_to && !l->refused) {
         uint64_t left = l->section_bytes - l->registered_bytes, bytes = left < piece ? left : piece;
-        l->refused = !atsi_pinned_register(&l->w->pinned_memory, l->section + l->registered_bytes, bytes);
+        l->refused = !timed_register(l, l->section + l->registered_bytes, bytes);
         if (!l->refused) l->registered_bytes += bytes;
     }
 }
@@ -100,7 +112,7 @@ static void register_rest(struct loader *l) {
     uint64_t bytes;
     const uint8_t *data = atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &bytes);
     register_resident(l, l->section_bytes);
-    atsi_pinned_register(&l->w->pinned_memory, data, bytes);
+    for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
 }
 
 // A tensor that the host reads, is stored as it is, and lies in no pinned memory.
@@ -112,13 +124,30 @@ static bool wants_copy(const struct loader *l, uint32_t t) {
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
 
+// As much as can be had: every tensor that is pinned can travel.
 static void pin_what_is_not(struct loader *l) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (wants_copy(l, t)) bytes += aligned(l->p->tensors[t].size_bytes);
-    l->w->host_memory = ATSI_HOST_REGISTERED;
-    if (bytes == 0) return;
-    l->w->host_memory = atsi_pinned_allocate(&l->w->pinned_memory, bytes) ? ATSI_HOST_COPIED : ATSI_HOST_PLAIN;
+    for (int i = 0; i < N_TRIES && bytes > 0; i++, bytes /= 2)
+        if (atsi_pinned_allocate(&l->w->pinned_memory, bytes)) {
+            l->block_bytes = bytes;
+            return;
+        }
+}
+
+static void name_host_memory(struct atsi_weights *w) {
+    const struct atsi_program *p = &w->model->plan.program;
+    uint32_t n_big = 0, n_pinned = 0;
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        if (!w->host_reads[t] || atsi_tensor_is_small(&p->tensors[t])) continue;
+        n_big++;
+        n_pinned += w->mapped[t] != NULL;
+    }
+    w->host_memory = n_pinned == 0 && n_big > 0 ? ATSI_HOST_PLAIN
+                     : n_pinned < n_big         ? ATSI_HOST_PARTLY
+                     : w->pinned_memory.block   ? ATSI_HOST_COPIED
+                                                : ATSI_HOST_REGISTERED;
 }
 
 // ---- host side ----------------------------------------------------------------------------------------------------
@@ -143,8 +172,8 @@ static enum atsi_status copy_to_block(struct loader *l, uint32_t t, const struct
                                       struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     uint64_t bytes = blob->tensor.size_bytes;
-    uint8_t *at = w->pinned_memory.block + l->block_bytes;
-    l->block_bytes += aligned(bytes);
+    uint8_t *at = w->pinned_memory.block + l->block_used;
+    l->block_used += aligned(bytes);
     w->host[t] = at;
     w->mapped[t] = atsi_pinned_address(&w->pinned_memory, at, bytes);
     w->unpacked_bytes += bytes;
@@ -155,7 +184,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct at
     struct atsi_weights *w = l->w;
     const struct atsi_plan_blob *blob = blob_of(l, t);
     uint64_t bytes = blob->tensor.size_bytes;
-    if (w->pinned_memory.block && wants_copy(l, t)) return copy_to_block(l, t, blob, err);
+    if (wants_copy(l, t) && aligned(bytes) <= l->block_bytes - l->block_used) return copy_to_block(l, t, blob, err);
     if (weights_use_mapping(w, t)) return read_in(l, NULL, w->host[t], bytes, err);
     ATSI_TRY(weights_alloc_host(w, t, err));
     ATSI_TRY(atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), w->unpacked[t], err));
@@ -221,6 +250,7 @@ static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
     weights_update(w);
+    name_host_memory(w);
     return w->owner ? atsi_upload_rest(&w->upload, err) : ATSI_OK;
 }
 
@@ -243,6 +273,7 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_wei
         MOST_THREADS = 16
     }; // more do not read faster
     const struct atsi_program *p = &params->model->plan.program;
+    double started_us = atsi_clock_us();
     struct loader l = {.w = w, .params = params, .p = p, .file = params->model->file};
     *w = (struct atsi_weights){.owner = params->device, .model = params->model, .n_tensors = p->n_tensors};
     if (!atsi_plan_file_has_weights(l.file))
@@ -254,6 +285,8 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_wei
     int n_threads = atsi_pool_default_threads();
     ATSI_TRY(atsi_pool_create_unbound(n_threads < MOST_THREADS ? n_threads : MOST_THREADS, &l.pool, err));
     enum atsi_status status = load_all(&l, err);
+    if (l.held) w->owner->ops->free(w->owner, l.held);
     atsi_pool_free(l.pool);
+    w->load_us = atsi_clock_us() - started_us;
     return status;
 }

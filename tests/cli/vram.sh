@@ -81,7 +81,7 @@ refuses() {
     [ $? -eq 2 ] && grep -qF -- "$word" "$work/err"
 }
 without_registering() { run ",no-register" -n 12 >"$work/ids" && same_ids && grep -q "copied to pinned memory" "$work/err"; }
-hardly_pinned() { run ",no-register,pinned=3M" -n 12 >"$work/ids" && same_ids && grep -q "no pinned memory for the weights" "$work/err"; }
+hardly_pinned() { run ",no-register,pinned=3M" -n 12 >"$work/ids" && same_ids && grep -q "MiB of the weights on the CPU are pinned" "$work/err"; }
 plain_text() { run "" -n 12 >"$work/ids" && same_ids; }
 
 if ! check "a model is made" make_model || ! check "and planned" make_plan; then finish; exit; fi
