@@ -3,7 +3,7 @@
 #   tests/gpu/models.sh budgets       at the smallest budget, between, and all on the card
 #   tests/gpu/models.sh placements    ATSI_SOAK_RUNS random placements a family (default 20), chunks and policies
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
-# MODELS_DEVICE: cuda (default) or sim:PROFILE.json   MODELS_PROFILE: what plans are made for   MODELS_FAMILIES: some shapes
+# MODELS_DEVICE: cuda (default) or sim:PROFILE.json   MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
 # MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
 #
 # Bounds are those of tests/cli/reference.sh: float32 files with a float32 cache 5e-4 at every position (hybrids 1e-3) and
@@ -133,12 +133,12 @@ one() {
 }
 
 case ${1:-} in
-budgets) job=check_budgets types="f32 mixed" ;;
-placements) job=check_placements types="f32 mixed" ;;
+budgets) job=check_budgets ;;
+placements) job=check_placements ;;
 sanitize) job=check_sanitized types=mixed ;;
 *) echo "usage: tests/gpu/models.sh budgets|placements|sanitize" >&2; exit 2 ;;
 esac
-for type in $types; do
+for type in ${types:-${MODELS_TYPES:-f32 mixed}}; do
     for family in $families; do
         if [ $SECONDS -ge "${MODELS_SECONDS:-100000}" ]; then
             echo "ok 1 - $family $type # SKIP no time was left" >"$work/$family.$type.tap"
