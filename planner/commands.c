@@ -137,6 +137,7 @@ static enum atsi_status place(struct making *m, struct atsi_error *err) {
                          "--pin, --explain, --what-if and --report need a GPU to place for; give --device FILE.json");
     }
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
+                                         .goal = o->goal,
                                          .choose_chunk = o->chunk == 0,
                                          .prefill_weight = o->prefill_weight,
                                          .pins = o->pins,

@@ -14,7 +14,9 @@ static const double mib = 1 << 20;
 static double rate(double us, double n_tokens) { return us > 0 ? 1e6 * n_tokens / us : 0; }
 
 static const char *method_text(enum atsi_place_method method) {
-    return method == ATSI_PLACE_PARTITION ? "Algorithm 1 (experts and the others apart)" : "all units together";
+    static const char *const texts[] = {"all units together", "Algorithm 1 (experts and the others apart)",
+                                        "whole layers, as others place them"};
+    return texts[method];
 }
 
 // ---- budget -------------------------------------------------------------------------------------------------------
@@ -215,14 +217,16 @@ struct explained {
     bool fits;
 };
 
+static const char *const method_words[] = {"undivided", "partition", "layers"};
+
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;
     return cJSON_AddStringToObject(root, "device", e->plan->device) && put_budget(root, &p->budget) &&
            put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) &&
-           cJSON_AddStringToObject(root, "method", p->method == ATSI_PLACE_PARTITION ? "partition" : "undivided") &&
-           put(root, "decode_us", p->decode_us) && put(root, "prefill_us", p->prefill_us) &&
-           put(root, "decode_static_us", p->decode_static_us) && put(root, "prefill_static_us", p->prefill_static_us) &&
-           put(root, "gap", e->plan->certificate.gap) && put(root, "n_estimated", p->n_estimated) &&
+           cJSON_AddStringToObject(root, "method", method_words[p->method]) && put(root, "decode_us", p->decode_us) &&
+           put(root, "prefill_us", p->prefill_us) && put(root, "decode_static_us", p->decode_static_us) &&
+           put(root, "prefill_static_us", p->prefill_static_us) && put(root, "gap", e->plan->certificate.gap) &&
+           put(root, "n_estimated", p->n_estimated) &&
            (!e->fits || put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
            put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
 }

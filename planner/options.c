@@ -20,7 +20,8 @@ const char *atsi_plan_usage(void) {
            "         sizes: bytes, or with K, M, G (powers of 1024), fractions allowed\n"
            "place    --device FILE.json: for the machine of a stored profile; else this machine, profiled once:\n"
            "         --save-profile FILE.json, --reprofile, --profile-seconds S (most that it may take, default 60)\n"
-           "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable)\n"
+           "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable),\n"
+           "         --placement tensor|tensor-static|layer (for comparison: not for dynamic transfer; whole layers)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
            "         --report FILE.html: all of it as one page; none of them writes a plan unless -o is given\n"
            "         --help, --version\n";
@@ -35,6 +36,7 @@ enum option_type {
     SIZE,
     KV_TYPE,
     OBJECTIVE,
+    PLACEMENT,
     SECONDS,
     PIN
 };
@@ -61,6 +63,7 @@ static const struct option options[] = {
     {"--reprofile", FLAG, AT(reprofile), 0, 0},
     {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
+    {"--placement", PLACEMENT, 0, 0, 0},
     {"--pin", PIN, 0, 0, 0},
     {"--explain", FLAG, AT(explain), 0, 0},
     {"--what-if", FLAG, AT(what_if), 0, 0},
@@ -80,7 +83,8 @@ static const struct option options[] = {
 
 // Options whose answers stand in a plan that --attach completes.
 static bool decides(const struct option *o) {
-    static const char *const names[] = {"--vram", "--ctx", "--chunk", "--kv-type", "--objective", "--reprofile"};
+    static const char *const names[] = {"--vram",      "--ctx",       "--chunk",    "--kv-type",
+                                        "--objective", "--placement", "--reprofile"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(o->name, names[i])) return true;
     return false;
@@ -134,6 +138,16 @@ static enum atsi_status parse_objective(const char *text, double *out, struct at
     return ATSI_OK;
 }
 
+static enum atsi_status parse_placement(const char *text, enum atsi_place_goal *out, struct atsi_error *err) {
+    static const char *const words[] = {"tensor", "tensor-static", "layer"}; // by enum atsi_place_goal
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(text, words[i])) {
+            *out = (enum atsi_place_goal)i;
+            return ATSI_OK;
+        }
+    return atsi_fail(err, ATSI_BAD_INPUT, "--placement: \"%s\" is not tensor, tensor-static or layer", text);
+}
+
 static enum atsi_status parse_seconds(const char *text, double *out, struct atsi_error *err) {
     if (parse_real(text, 0, 86400, out)) return ATSI_OK;
     return atsi_fail(err, ATSI_BAD_INPUT, "--profile-seconds: \"%s\" is no number from 0 to 86400", text);
@@ -173,6 +187,7 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
     case COUNT: return parse_count(o, text, at, err);
     case KV_TYPE: return parse_kv_type(text, &out->kv_type, err);
     case OBJECTIVE: return parse_objective(text, &out->prefill_weight, err);
+    case PLACEMENT: return parse_placement(text, &out->goal, err);
     case SECONDS: return parse_seconds(text, &out->profile_seconds, err);
     case PIN: return parse_pin(text, out, err);
     case MODE_TEXT: return set_mode((enum atsi_plan_mode)o->offset, text, out, err);

@@ -43,6 +43,7 @@ struct atsi_plan_options {
     double prefill_weight;         // --objective: decode 0, prefill 1
     struct atsi_pin pins[ATSI_PLAN_MAX_PINS];
     uint32_t n_pins;
+    enum atsi_place_goal goal; // --placement
     bool vocab_only, no_weights, ship, reprofile, explain, what_if, json, quiet;
 };
 

@@ -213,7 +213,7 @@ static enum atsi_status find_best(struct search *s, struct best *best, struct at
         MAX_REGIONS = 8
     };
     uint64_t regions[MAX_REGIONS];
-    uint32_t n_regions = list_regions(s, regions, MAX_REGIONS);
+    uint32_t n_regions = list_regions(s, regions, s->options->goal == ATSI_PLACE_STATIC ? 1 : MAX_REGIONS);
     int n_methods = s->has_experts ? 2 : 1;
     *best = (struct best){.score = INFINITY, .method_score = {INFINITY, INFINITY}};
     for (uint32_t i = 0; i < n_regions; i++)
@@ -300,6 +300,68 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     return ATSI_OK;
 }
 
+// ---- whole layers, for comparison ---------------------------------------------------------------------------------
+
+// The head counts as the layer after the last, as those who place by layers have it.
+static void number_layers(const struct atsi_program *p, int32_t *layers) {
+    int32_t last = 0;
+    for (uint32_t i = 0; i < p->n_units; i++) {
+        layers[i] = p->units[i].kind == ATSI_UNIT_HEAD ? last + 1 : p->units[i].layer;
+        if (p->units[i].layer > last) last = p->units[i].layer;
+    }
+}
+
+static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline, int32_t *layers, double *decode_us,
+                                   double *prefill_us, struct atsi_error *err) {
+    s->objective = atsi_objective_of(s->plan, s->options->prefill_weight);
+    ATSI_TRY(fill_units(s, false, err));
+    struct atsi_solve_instance inst = {.budget_bytes = s->options->vram_bytes -
+                                                       atsi_budget_base(s->plan, s->profile, s->options->device),
+                                       .granularity_bytes = granule,
+                                       .n_units = s->plan->program.n_units,
+                                       .units = s->units};
+    number_layers(&s->plan->program, layers);
+    ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
+    set_backends(s->plan, s->placement);
+    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, decode_us, err));
+    return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_NONE, 0, prefill_us, err);
+}
+
+// The best of those that take whole layers, or whole layers but for their experts. Chunks are not searched.
+static enum atsi_status run_layers(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
+    struct atsi_plan *plan = s->plan;
+    enum atsi_baseline best = ATSI_BASELINE_LAYERS_LAST,
+                       last = s->has_experts ? ATSI_BASELINE_EXPERTS : ATSI_BASELINE_LAYERS_FIRST;
+    double best_score = INFINITY;
+    int32_t *layers = calloc(plan->program.n_units, sizeof *layers);
+    if (!layers) return atsi_fail(err, ATSI_FAILED, "out of memory while placing");
+    enum atsi_status status = take_chunk(s, plan->limits.chunk, out, err);
+    for (int b = ATSI_BASELINE_LAYERS_LAST; status == ATSI_OK && b <= (int)last; b++) {
+        status = place_like(s, (enum atsi_baseline)b, layers, &out->decode_us, &out->prefill_us, err);
+        double score = atsi_objective_us(&s->objective, plan, out->decode_us, out->prefill_us);
+        if (status != ATSI_OK || score >= best_score) continue;
+        best_score = score;
+        best = (enum atsi_baseline)b;
+    }
+    if (status == ATSI_OK) status = place_like(s, best, layers, &out->decode_us, &out->prefill_us, err);
+    free(layers);
+    out->method = ATSI_PLACE_LAYERS;
+    return status;
+}
+
+static enum atsi_status place_layers(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
+    struct atsi_plan *plan = s->plan;
+    ATSI_TRY(run_layers(s, out, err));
+    plan->certificate = (struct atsi_plan_certificate){.milp_status = "skipped"};
+    plan->limits.vram_bytes = s->options->vram_bytes;
+    plan->limits.temp_bytes = 0;
+    out->objective = s->objective;
+    out->budget = atsi_budget_of(plan, s->profile, s->options->device);
+    out->decode_static_us = plan->predicted_decode_us = out->decode_us;
+    out->prefill_static_us = plan->predicted_prefill_us = out->prefill_us;
+    return ATSI_OK;
+}
+
 static enum atsi_status check_budget(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                      const struct atsi_place_options *options, struct atsi_error *err) {
     char have[32], least[32], card[32];
@@ -370,37 +432,13 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
     snprintf(plan->device, sizeof plan->device, "%s", profile->name);
     plan->contention = profile->contention;
     enum atsi_status status = open_search(&s, plan, profile, options, err);
-    if (status == ATSI_OK) status = run_search(&s, out, err);
+    if (status == ATSI_OK)
+        status = options->goal == ATSI_PLACE_WHOLE_LAYERS ? place_layers(&s, out, err) : run_search(&s, out, err);
     close_search(&s);
     return status;
 }
 
 // ---- for comparison -----------------------------------------------------------------------------------------------
-
-// The head counts as the layer after the last, as those who place by layers have it.
-static void number_layers(const struct atsi_program *p, int32_t *layers) {
-    int32_t last = 0;
-    for (uint32_t i = 0; i < p->n_units; i++) {
-        layers[i] = p->units[i].kind == ATSI_UNIT_HEAD ? last + 1 : p->units[i].layer;
-        if (p->units[i].layer > last) last = p->units[i].layer;
-    }
-}
-
-static enum atsi_status place_like(struct search *s, enum atsi_baseline baseline, int32_t *layers, double *decode_us,
-                                   double *prefill_us, struct atsi_error *err) {
-    s->objective = atsi_objective_of(s->plan, s->options->prefill_weight);
-    ATSI_TRY(fill_units(s, false, err));
-    struct atsi_solve_instance inst = {.budget_bytes = s->options->vram_bytes -
-                                                       atsi_budget_base(s->plan, s->profile, s->options->device),
-                                       .granularity_bytes = granule,
-                                       .n_units = s->plan->program.n_units,
-                                       .units = s->units};
-    number_layers(&s->plan->program, layers);
-    ATSI_TRY(atsi_solve_baseline(&inst, layers, baseline, s->placement, err));
-    set_backends(s->plan, s->placement);
-    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, decode_us, err));
-    return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_NONE, 0, prefill_us, err);
-}
 
 enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                      const struct atsi_place_options *options, enum atsi_baseline baseline,

@@ -12,8 +12,16 @@ struct atsi_pin {
     enum atsi_backend side;
 };
 
+enum atsi_place_goal {
+    ATSI_PLACE_DYNAMIC = 0, // units, so that rounds with dynamic transfer are fast
+    // For comparison, without a temporary region:
+    ATSI_PLACE_STATIC = 1,      // units, so that rounds that promote nothing are fast
+    ATSI_PLACE_WHOLE_LAYERS = 2 // as others place
+};
+
 struct atsi_place_options {
-    uint64_t vram_bytes;   // the most that the process may hold
+    uint64_t vram_bytes; // the most that the process may hold
+    enum atsi_place_goal goal;
     bool choose_chunk;     // else the plan's chunk stays
     double prefill_weight; // 0..1: weight of prefill time in what is minimised, the rest is decode time
     const struct atsi_pin *pins;
@@ -25,7 +33,8 @@ struct atsi_place_options {
 
 enum atsi_place_method {
     ATSI_PLACE_UNDIVIDED = 0, // all units together
-    ATSI_PLACE_PARTITION = 1  // the paper's Algorithm 1
+    ATSI_PLACE_PARTITION = 1, // the paper's Algorithm 1
+    ATSI_PLACE_LAYERS = 2     // the best of the baselines that take whole layers or their experts
 };
 
 // The best that was found for one chunk.

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Switches of planner and runner that only change who computes what when: the logits are those of the CPU, bit by bit.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
+B=${B:-build}
+profile=plans/rtx3060-i7-11800h.json
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+seq 1 40 >"$work/ids"
+generate() { "$B/atsi-run" "$@" --tokens-in "$work/ids" -n 12 --temp 0 --print-ids --ignore-eos --quiet --isa reference; }
+plan() { "$B/atsi-plan" "$work/$1.f16.gguf" --device $profile --vram "$2" --kv-type f32 --quiet -o "$work/p.atsp" "${@:3}"; }
+
+same() { # MODEL PLANNER-OPTIONS RUNNER-OPTIONS
+    local least
+    least=$("$B/atsi-plan" "$work/$1.f16.gguf" --device $profile --vram 1M 2>&1 | sed -n 's/.*(\([0-9]*\)M: .*/\1/p')
+    # shellcheck disable=SC2086 # lists of options
+    plan "$1" "$((least + 2))M" $2 || return 1
+    generate "$work/p.atsp" --device cpu --logits "$work/cpu.logits" >"$work/cpu.ids" || return 1
+    # shellcheck disable=SC2086
+    generate "$work/p.atsp" --device sim:$profile --logits "$work/sim.logits" $3 >"$work/sim.ids" || return 1
+    cmp "$work/cpu.logits" "$work/sim.logits" && cmp "$work/cpu.ids" "$work/sim.ids"
+}
+
+for model in qwen3 qwen3moe; do
+    if ! unpack_model $model "$work"; then
+        skip "$model" "no test data at $(test_data)"
+        continue
+    fi
+    for placement in tensor tensor-static layer; do check "$model: --placement $placement" same $model "--placement $placement" ""; done
+    for switches in "--no-async" "--no-split-rows" "--no-reschedule" "--reschedule-in-turn --reschedule-threshold 0.01 --reschedule-interval 1" \
+        "--policy none" "--policy paper --no-split-rows" "--policy none --no-async"; do
+        check "$model: $switches" same $model "" "$switches"
+    done
+done
+
+refused() { ! "$B/atsi-run" "$work/p.atsp" "$@" -p x 2>"$work/why" && grep -q -- "$1" "$work/why"; }
+check "a threshold that is none" refused --reschedule-threshold 0
+check "an interval that is none" refused --reschedule-interval x
+finish
