@@ -22,7 +22,7 @@ static uint64_t read_number(const char *path, const char *name, uint64_t unit, u
 // What can be had without paging anything out: of the machine, and of the container where there is a limit. The page cache counts as
 // free in both.
 static uint64_t free_host_bytes(void) {
-    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024, 0);
+    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX / 2);
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX);
     if (limit == UINT64_MAX) return machine;
     uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 1, 0);
@@ -38,9 +38,15 @@ static void add_piece(struct atsi_pinned *p, const uint8_t *host, const void *de
     p->pieces[p->n_pieces++] = (struct atsi_pinned_piece){host, dev, bytes};
 }
 
-bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes) {
+static bool host_has_room(uint64_t bytes) {
+    uint64_t free_bytes = free_host_bytes();
+    return bytes <= free_bytes - free_bytes / 8;
+}
+
+bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes, uint64_t leave) {
     const void *dev;
-    if (!p->device || bytes == 0 || p->n_pieces == ATSI_PINNED_PIECES_MAX) return false;
+    if (!p->device || bytes == 0 || p->n_pieces == ATSI_PINNED_PIECES_MAX || !host_has_room(bytes + leave))
+        return false;
     if (p->device->ops->host_register(p->device, host, bytes, &dev, NULL) != ATSI_OK) return false;
     add_piece(p, host, dev, bytes);
     return true;
@@ -48,9 +54,8 @@ bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t b
 
 bool atsi_pinned_allocate(struct atsi_pinned *p, uint64_t bytes) {
     void *host, *dev;
-    uint64_t free_bytes = free_host_bytes();
     if (!p->device || bytes == 0 || p->n_pieces == ATSI_PINNED_PIECES_MAX || p->block) return false;
-    if (bytes > free_bytes - free_bytes / 8) return false;
+    if (!host_has_room(bytes)) return false;
     if (p->device->ops->host_alloc(p->device, bytes, &host, &dev, NULL) != ATSI_OK) return false;
     p->block = host;
     add_piece(p, host, dev, bytes);

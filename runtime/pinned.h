@@ -20,9 +20,10 @@ struct atsi_pinned {
     uint8_t *block; // pinned allocation, a piece too; NULL: none
 };
 
-// Registers n bytes from `host` (page aligned, of a shared file mapping). False when the driver refuses, which is normal.
-bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes);
-// Allocates the block. False when the driver refuses or the bytes would not leave the host an eighth of its free memory.
+// Registers n bytes from `host` (page aligned, of a shared file mapping). Pinned pages cannot be paged out, so an eighth of the host's free
+// memory and `leave` bytes more must be left. False when they are not, or when the driver refuses, which is normal.
+bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes, uint64_t leave);
+// Allocates the block, under the same rule.
 bool atsi_pinned_allocate(struct atsi_pinned *p, uint64_t bytes);
 void atsi_pinned_free(struct atsi_pinned *p); // nothing may use it any more
 

@@ -85,25 +85,27 @@ enum {
     PAGE_BYTES = 2 << 20
 };
 
-static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes) {
+static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes, uint64_t leave) {
     double started_us = atsi_clock_us();
-    bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes);
+    bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes, leave);
     l->w->register_us += atsi_clock_us() - started_us;
     return done;
 }
 
 // The resident section is registered in pieces, so that copies out of one run while the next is being registered. A tensor across two
-// of them is copied in two parts and cannot travel later, so they are few.
+// of them is copied in two parts and cannot travel later, so they are few. What the CPU reads has the first claim on pinned memory.
 static void register_resident(struct loader *l, uint64_t up_to) {
     enum {
         N_PIECES = 4
     };
     const uint64_t least = 256 << 20;
+    uint64_t pinned_bytes;
+    atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &pinned_bytes);
     uint64_t piece = (l->section_bytes / N_PIECES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     if (piece < least) piece = least;
     while (l->registered_bytes < up_to && !l->refused) {
         uint64_t left = l->section_bytes - l->registered_bytes, bytes = left < piece ? left : piece;
-        l->refused = !timed_register(l, l->section + l->registered_bytes, bytes);
+        l->refused = !timed_register(l, l->section + l->registered_bytes, bytes, pinned_bytes);
         if (!l->refused) l->registered_bytes += bytes;
     }
 }
@@ -112,7 +114,7 @@ static void register_rest(struct loader *l) {
     uint64_t bytes;
     const uint8_t *data = atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &bytes);
     register_resident(l, l->section_bytes);
-    for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
+    for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes, 0); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
 }
 
 // A tensor that the host reads, is stored as it is, and lies in no pinned memory.
