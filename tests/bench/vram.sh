@@ -10,7 +10,7 @@ n_bad=0
 
 heading
 model "$shape" || exit 1
-ids 700 "${VOCAB:-100000}" "$WORK/prompt"
+ids 520 "${VOCAB:-100000}" "$WORK/prompt"
 points=()
 for ctx in ${CONTEXTS:-4096 32768}; do
     for budget in ${BUDGETS:-1 2 4 6 8 12 16 24}; do points+=("$budget:$ctx"); done
