@@ -2,6 +2,7 @@
 
 static const struct atsi_family families[] = {
     {"llama", "Llama 2, 3, 3.1; Mistral; Mixtral", atsi_lower_llama},
+    {"mistral3", "Ministral 3 (contexts up to 16384), Mistral Small 3.1 and 3.2", atsi_lower_mistral3},
     {"qwen2", "Qwen2, Qwen2.5", atsi_lower_qwen2},
     {"qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", atsi_lower_qwen2moe},
     {"qwen3", "Qwen3", atsi_lower_qwen3},

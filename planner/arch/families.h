@@ -18,6 +18,7 @@ const struct atsi_family *atsi_family_at(size_t index); // NULL past the last
 
 // One file a family (or a few that differ in a word).
 void atsi_lower_llama(struct atsi_builder *b);
+void atsi_lower_mistral3(struct atsi_builder *b);
 void atsi_lower_qwen2(struct atsi_builder *b);
 void atsi_lower_qwen2moe(struct atsi_builder *b);
 void atsi_lower_qwen3(struct atsi_builder *b);

@@ -24,6 +24,12 @@ static double yarn_keep(const struct atsi_rope_config *c, uint32_t i) {
     return 1 - fmin(fmax(ramp, 0), 1);
 }
 
+// How much larger cos and sin become where the context is stretched by `factor`. Files of models that scale all of a head alike (the
+// configuration's mscale_all_dim) name a second multiplier, by which it is divided again.
+static double yarn_magnitude(double factor, double multiplier) {
+    return factor > 1 ? 0.1 * multiplier * log(factor) + 1 : 1;
+}
+
 void atsi_rope_inv_freq(const struct atsi_rope_config *c, float *inv_freq) {
     for (uint32_t i = 0; i < c->n_rot / 2; i++) {
         double f = pow(c->base, -2.0 * i / c->n_rot);
@@ -97,7 +103,8 @@ struct atsi_rope atsi_build_rope(struct atsi_builder *b, enum atsi_rope_pairing 
         config.beta_fast = atsi_build_number(b, "rope.scaling.yarn_beta_fast", 32, 0, 1e6);
         config.beta_slow = atsi_build_number(b, "rope.scaling.yarn_beta_slow", 1, 0, 1e6);
         double attn_factor = atsi_build_number(b, "rope.scaling.yarn_attn_factor", 1, 0, 1e3);
-        scale = (float)(attn_factor * (config.factor > 1 ? 0.1 * log(config.factor) + 1 : 1));
+        double all_dims = atsi_build_number(b, "rope.scaling.yarn_log_multiplier", 0, -1, 1e3);
+        scale = (float)(attn_factor * yarn_magnitude(config.factor, 1) / yarn_magnitude(config.factor, all_dims));
         if (b->status == ATSI_OK)
             fprintf(b->remarks, "rope: yarn, factor %g, original context %g, beta %g to %g, cos and sin times %g\n",
                     config.factor, config.n_ctx_orig, config.beta_fast, config.beta_slow, (double)scale);

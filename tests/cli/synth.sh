@@ -40,6 +40,7 @@ all_families() {
     check "glm4moe" runs glm4moe glm4.5-air --layers 2 --experts 8 --ff 512 --expert-ff 256 $narrow
     check "phi3" runs phi3 phi-4 --layers 2 --ff 512 $narrow --recipe q6_k
     check "phi3, long factors" runs long phi-4-mini --layers 2 --ff 512 $narrow --recipe q8_0
+    check "mistral3" runs ministral ministral-3-14b --layers 2 --ff 512 $narrow
     check "minimax-m2" runs minimax minimax-m2 --layers 2 --experts 8 --expert-ff 256 $narrow
     check "seed_oss" runs seed seed-oss-36b --layers 2 --ff 512 $narrow
     check "ernie4_5" runs ernie ernie-4.5-0.3b --layers 2 --ff 512 $narrow --recipe q8_0

@@ -173,6 +173,26 @@ class Glm4Moe(Family):
         return self.dense(h, layer) if i < self.n_dense else self.experts(h, layer) + self.dense(h, layer, "_shexp")
 
 
+class Mistral3(Family):
+    """YaRN: pairs that turn often within the original context keep their frequency, slow ones are divided by the factor."""
+
+    arch, interleaved = "mistral3", True
+    factor, n_ctx_orig = 4.0, 2048
+    keys = {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": factor, "rope.scaling.original_context_length": n_ctx_orig,
+        "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0, "rope.scaling.yarn_log_multiplier": 1.0,
+        "attention.temperature_scale": 0.1,
+    }  # fmt: skip
+
+    def rope(self, x, t):  # with the multiplier of 1 cos and sin keep their size
+        def pair(turns):
+            return DIM * np.log(self.n_ctx_orig / (turns * 2 * np.pi)) / (2 * np.log(10000.0))
+
+        low, high = max(np.floor(pair(32)), 0), min(np.ceil(pair(1)), DIM - 1)
+        slow = np.clip((np.arange(DIM // 2) - low) / (high - low), 0, 1)
+        return rotate(x, DIM, True, 1 / (slow / self.factor + 1 - slow))
+
+
 class MiniMaxM2(Family):
     arch, qk_norms, n_rot, n_dense = "minimax-m2", True, 32, 0
     keys = {
@@ -284,7 +304,8 @@ def write_model(path, family, tensors, split_max_tensors=0):
         "attention.head_count_kv": KV_HEADS, "attention.layer_norm_rms_epsilon": EPS, "rope.freq_base": 10000.0,
     } | family.keys  # fmt: skip
     for key, value in keys.items():
-        add = writer.add_bool if isinstance(value, bool) else writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        kinds = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string}
+        add = kinds.get(type(value), writer.add_uint32)
         add(f"{family.arch}.{key}", value)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)

@@ -42,6 +42,7 @@ FAMILIES = {
     "glm4moe": ("glm4.5-air", f"--layers 3 --experts 32 --ff 512 {MOE}"),
     "phi3": ("phi-4", f"--layers 2 {DENSE}"),
     "phi3, factors": ("phi-4-mini", f"--layers 2 {DENSE}"),
+    "mistral3": ("ministral-3-14b", f"--layers 2 {DENSE}"),
     "minimax-m2": ("minimax-m2", f"--layers 2 --experts 32 {MOE}"),
     "seed_oss": ("seed-oss-36b", f"--layers 2 {DENSE}"),
     "ernie4_5": ("ernie-4.5-0.3b", f"--layers 2 {DENSE}"),

@@ -1,13 +1,13 @@
 """Families that have no published tiny model: random models against a forward pass in NumPy (families_numpy.py)."""
 
 import numpy as np
-from families_numpy import VOCAB, Ernie, ErnieMoe, Glm4Moe, MiniMaxM2, Mixtral, Phi3, Qwen2Moe, SeedOss, random_tensors, write_model
+from families_numpy import VOCAB, Ernie, ErnieMoe, Glm4Moe, MiniMaxM2, Mistral3, Mixtral, Phi3, Qwen2Moe, SeedOss, random_tensors, write_model
 from oracle import WORK, finish, report, run
 
 BOUND = 5e-4  # float32 sums in another order
 FAMILIES = {
     "mixtral": Mixtral(), "qwen2moe": Qwen2Moe(), "glm4moe": Glm4Moe(), "phi3, long factors": Phi3(256), "phi3, short factors": Phi3(2048),
-    "seed_oss": SeedOss(), "ernie4_5": Ernie(), "ernie4_5-moe": ErnieMoe(), "minimax-m2": MiniMaxM2(),
+    "seed_oss": SeedOss(), "ernie4_5": Ernie(), "ernie4_5-moe": ErnieMoe(), "minimax-m2": MiniMaxM2(), "mistral3": Mistral3(),
 }  # fmt: skip
 
 

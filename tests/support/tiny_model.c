@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const tiny_archs[] = {"llama",  "qwen2",     "qwen2moe", "qwen3",        "qwen3moe",   "qwen3next",
-                                  "qwen35", "qwen35moe", "gemma3",   "gpt-oss",      "glm4",       "glm4moe",
-                                  "phi3",   "seed_oss",  "ernie4_5", "ernie4_5-moe", "minimax-m2", NULL};
+const char *const tiny_archs[] = {"llama",        "qwen2",      "qwen2moe",  "qwen3",    "qwen3moe",
+                                  "qwen3next",    "qwen35",     "qwen35moe", "gemma3",   "gpt-oss",
+                                  "glm4",         "glm4moe",    "phi3",      "seed_oss", "ernie4_5",
+                                  "ernie4_5-moe", "minimax-m2", "mistral3",  NULL};
 
 // Tensors of a layer: "name shape", letters of the shape as dimension_of() has them.
 static const char *const norms[] = {"attn_norm.weight E", "ffn_norm.weight E", NULL};
@@ -51,6 +52,7 @@ struct layout {
 
 static const struct layout layouts[] = {
     {"llama", {norms, attention, ffn}, {0}, {0}},
+    {"mistral3", {norms, attention, ffn}, {0}, {0}},
     {"qwen2", {norms, attention, biases, ffn}, {0}, {0}},
     {"qwen2moe", {norms, attention, biases, experts, shared_expert, shared_gate}, {0}, {0}},
     {"qwen3", {norms, attention, qk_norms, ffn}, {0}, {0}},

@@ -90,6 +90,22 @@ static void test_missing_rope_factors_are_named(void **state) {
     refuse("phi3", &(struct tiny_change){.extra = "rope_factors_long.weight"}, "rope_factors_short.weight");
 }
 
+static void test_attention_temperature_limits_the_context(void **state) {
+    (void)state;
+    struct gguf_builder g;
+    struct lowered_file f;
+    struct atsi_error err = {0};
+    for (uint32_t n_original = 511; n_original <= 512; n_original++) {
+        tiny_model(&g, "mistral3", NULL); // made for a context of 512
+        gb_f32(&g, "mistral3.attention.temperature_scale", 0.1f);
+        gb_int(&g, "mistral3.rope.scaling.original_context_length", GB_U32, n_original);
+        enum atsi_status status = lower_file(&g, &f, &err);
+        assert_int_equal(status, n_original == 512 ? ATSI_OK : ATSI_BAD_INPUT);
+        if (status != ATSI_OK) check_message(err, "temperature_scale", "--ctx 511");
+        free_file(&f);
+    }
+}
+
 static void test_a_wrong_shape_is_named(void **state) {
     (void)state;
     char names[MAX_NAMES][80];
@@ -359,6 +375,7 @@ int main(void) {
         cmocka_unit_test(test_every_family_uses_all_its_tensors),
         cmocka_unit_test(test_a_missing_tensor_is_named),
         cmocka_unit_test(test_missing_rope_factors_are_named),
+        cmocka_unit_test(test_attention_temperature_limits_the_context),
         cmocka_unit_test(test_a_wrong_shape_is_named),
         cmocka_unit_test(test_a_type_without_a_kernel_is_named),
         cmocka_unit_test(test_every_family_is_tested),

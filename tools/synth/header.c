@@ -95,6 +95,8 @@ static void put_rope(struct keys *k, const struct synth_shape *s, const struct s
         arch_f32(k, "rope.scaling.yarn_beta_fast", 32);
         arch_f32(k, "rope.scaling.yarn_beta_slow", 1);
     }
+    if (s->rope_log_mul > 0) arch_f32(k, "rope.scaling.yarn_log_multiplier", s->rope_log_mul);
+    if (s->temperature > 0) arch_f32(k, "attention.temperature_scale", s->temperature);
     if (f->scaled_embed) arch_f32(k, "rope.freq_base_swa", 10000);
 }
 

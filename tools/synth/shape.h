@@ -41,6 +41,7 @@ struct synth_shape {
     bool long_factors;                        // Phi's two sets of them, within rope_orig_ctx and beyond
     float rope_factor;                        // linear (gemma3) or YaRN (gpt-oss) scaling
     uint32_t rope_orig_ctx;                   // YaRN, long_factors
+    float rope_log_mul, temperature;          // YaRN's second multiplier; of queries beyond rope_orig_ctx
     uint32_t window;                          // sliding-window layers
     uint32_t n_experts, n_used;               // 0: dense
     uint32_t n_ff_exp;                        // width of an expert
