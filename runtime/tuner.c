@@ -78,10 +78,18 @@ static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *scales) {
     return settle(t);
 }
 
-static bool decide_again(struct atsi_tuner *t, const struct atsi_scales *scales, const char *reason) {
+// What the assignment at work was decided for, as far as speeds have changed since: where the plan's times are off, but were the better
+// guide, they stay the guide.
+static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
+    const struct atsi_scales *w = &t->wish.scales, *r = &t->reference;
+    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link};
+}
+
+static bool decide_again(struct atsi_tuner *t, const struct atsi_scales *now, const char *reason) {
+    struct atsi_scales scales = scale_wish(t, now);
     enum atsi_link_use uses[] = {t->wish.use, t->wish.use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS};
     if (t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE) list_trials(t, uses, 2);
-    return ask(t, t->wish.use, scales, reason);
+    return ask(t, t->wish.use, &scales, reason);
 }
 
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *scales) {

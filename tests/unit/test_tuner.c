@@ -83,6 +83,18 @@ static void what_was_better_by_the_plan_stays(void **state) {
     assert_true(r.last.scales.cpu == 1 && r.last.scales.link == 1);
 }
 
+// And when speeds change, it is decided for the plan's times and the change.
+static void changes_count_from_what_was_better(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    m.scales.cpu = 2.6;
+    struct run r = run(&t, &m, 20, 1);
+    assert_true(r.last.scales.cpu == 2 && r.last.scales.link == 1);
+}
+
 static void decides_again_when_a_speed_changes(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1.2, {1, 1, 1}};
@@ -153,6 +165,7 @@ int main(void) {
         cmocka_unit_test(finds_the_fastest_use_whichever_it_is),
         cmocka_unit_test(shares_are_decided_again_with_what_the_first_trial_showed),
         cmocka_unit_test(what_was_better_by_the_plan_stays),
+        cmocka_unit_test(changes_count_from_what_was_better),
         cmocka_unit_test(decides_again_when_a_speed_changes),
         cmocka_unit_test(tries_the_other_use_when_the_load_changes),
         cmocka_unit_test(waits_between_decisions),
