@@ -3,16 +3,14 @@
 #   base   whole layers placed, the CPU waits for every copy, nothing moves, a unit is computed by one side
 #   +TP    tensors placed one by one            +AC  copies and kernels overlap
 #   +DT    weights move while the round runs    +2P  both processors on one unit: the program as it is
-#   tests/bench/ablation.sh [SHAPE...]     default: qwen3-14b qwen3-30b-a3b gpt-oss-20b; VRAM=6G PROMPT=1024 TOKENS=128 RUNS=1
+#   tests/bench/ablation.sh [SHAPE...]     default: qwen3-14b qwen3-30b-a3b gpt-oss-20b; VRAM=6G PROMPT=1024 TOKENS=128 RUNS=1 CHUNK=512
 # Per step: rates (medians of RUNS, steps alternate), gain over the step before, predicted time a token and what share of it
 # was measured, time over the floor, the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
-# Steps whose switches this build lacks are left out. Settings that all scripts here share: tests/bench/common.sh.
+# STEPS="base +2P": only these. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
 . "$(dirname "$0")/common.sh"
-n_prompt=${PROMPT:-1024} n_tokens=${TOKENS:-128} ctx=${CTX:-4096}
+n_prompt=${PROMPT:-1024} n_tokens=${TOKENS:-128} ctx=${CTX:-4096} chunk=${CHUNK:-512}
 [ $# -gt 0 ] || set -- qwen3-14b qwen3-30b-a3b gpt-oss-20b
-
-has() { "$B/$1" --help 2>&1 | grep -q -- "$2"; }
 
 # What the step of this name switches off, and which plan it runs.
 switches() {
@@ -23,19 +21,27 @@ switches() {
     esac
 }
 moves_nothing() { case $1 in base | +TP | +AC) echo static ;; esac; }
-plan_of() { if [ "$1" = base ]; then echo layer; else echo tensor; fi; }
+# Where nothing moves the plan is one that reserves no room for what moves.
+plan_of() { case $1 in base) echo layer ;; +TP | +AC) echo tensor-static ;; *) echo tensor ;; esac; }
 steps=()
 for step in base +TP +AC +DT +2P; do
-    if [ $step = base ] && ! has atsi-plan --placement; then continue; fi
-    if [[ $step == base || $step == +TP ]] && ! has atsi-run --no-async; then continue; fi
-    if [[ $step == +AC || $step == +DT ]] && ! has atsi-run --no-split-rows; then continue; fi
-    steps+=("$step")
+    case " ${STEPS:-$step} " in *" $step "*) steps+=("$step") ;; esac
 done
 
 # recorded LOG: "busy_% link_GB/s" of a decode round, as the run itself measured them.
 recorded() {
     local line
     line=$(grep -E '^link .*GB/s' "$1") && sed -E 's/.*, ([0-9.]+) GB\/s; GPU busy ([0-9.]+) %.*/\2 \1/' <<<"$line" || echo "- -"
+}
+
+# The plan of a step, made when it is first asked for; those that no later run needs are deleted to make room.
+make_plan() { # SHAPE STEP
+    local name old
+    name=$(plan_of "$2")
+    for old in "$WORK"/*.atsp; do
+        if [ "${RUNS:-1}" -eq 1 ] && [ "$old" != "$WORK/$name.atsp" ]; then rm -f "$old"; fi
+    done
+    [ -e "$WORK/$name.atsp" ] || plan "$WORK/$1.gguf" "$WORK/$name.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" --placement "$name"
 }
 
 # once STEP ROUND: a run; figures are added to $WORK/STEP.*
@@ -77,13 +83,11 @@ for shape; do
     # shellcheck disable=SC2086
     model "$shape" ${MODEL_OPTIONS:-} || exit 1
     ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
-    plan "$WORK/$shape.gguf" "$WORK/tensor.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" || exit 1
-    if [ "${steps[0]}" = base ]; then plan "$WORK/$shape.gguf" "$WORK/layer.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" --placement layer || exit 1; fi
-    rm -f "$WORK/$shape.gguf" "$WORK"/*.{prefill,decode,predicted,card,said}
-    say "$shape planned: $(planned_mib "$WORK/tensor.atsp" resident) MiB resident, $(planned_mib "$WORK/tensor.atsp" temporary) temporary"
+    rm -f "$WORK"/*.{prefill,decode,predicted,card,said}
     for ((run = 0; run < ${RUNS:-1}; run++)); do
-        for step in "${steps[@]}"; do time_is_left "$shape $step" && once "$step" "$run"; done
+        for step in "${steps[@]}"; do time_is_left "$shape $step" && make_plan "$shape" "$step" && once "$step" "$run"; done
     done
+    say "$shape: $(planned_mib "$WORK/tensor.atsp" resident) MiB resident, $(planned_mib "$WORK/tensor.atsp" temporary) temporary"
     report "$shape"
-    rm -f "$WORK"/*.atsp
+    rm -f "$WORK"/*.atsp "$WORK"/*.gguf
 done
