@@ -52,8 +52,11 @@ bool atsi_isa_supported(enum atsi_isa isa) {
     default: return false;
     }
 }
+
+bool atsi_cpu_has_vbmi(void) { return all_set(read_cpu().leaf7_ecx, bit_AVX512VBMI); }
 #else
 bool atsi_isa_supported(enum atsi_isa isa) { return isa == ATSI_ISA_REFERENCE; }
+bool atsi_cpu_has_vbmi(void) { return false; }
 #endif
 
 enum atsi_isa atsi_isa_best(void) {

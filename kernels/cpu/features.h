@@ -20,6 +20,8 @@ const char *atsi_isa_name(enum atsi_isa isa);
 bool atsi_isa_supported(enum atsi_isa isa);
 // The last supported one of the list above.
 enum atsi_isa atsi_isa_best(void);
+// Whether a CPU that has ATSI_ISA_AVX512 also has VBMI, which looks bytes up across a register.
+bool atsi_cpu_has_vbmi(void);
 // By name; NULL and "auto" give the best. ATSI_BAD_INPUT when the name is unknown or the CPU lacks the instructions.
 enum atsi_status atsi_isa_select(const char *name, enum atsi_isa *out, struct atsi_error *err);
 

@@ -30,6 +30,7 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
     if (isa >= ATSI_ISA_AVX2) atsi_matmul_fill_avx2(out);
     if (isa == ATSI_ISA_AVXVNNI) atsi_matmul_fill_avxvnni(out);
     if (isa == ATSI_ISA_AVX512) atsi_matmul_fill_avx512(out);
+    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_vbmi()) atsi_matmul_fill_avx512vbmi(out);
 #endif
 }
 

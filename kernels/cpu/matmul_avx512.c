@@ -13,3 +13,7 @@ void atsi_matmul_fill_avx512(struct atsi_matmul_kernels *k) {
     fill_tile_types(k);
     fill_grid_types(k);
 }
+
+void atsi_matmul_grid_avx512(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end) {
+    grid_matmul(args, tile_begin, tile_end);
+}

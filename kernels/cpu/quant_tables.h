@@ -18,6 +18,15 @@ extern const uint32_t ATSI_IQ3_S_GRID[512];
 // IQ1_S and IQ1_M: 128 + 8 * g with g in {-1, 0, 1}.
 extern const uint64_t ATSI_IQ1_GRID[2048];
 
+// The same entries as codes: [0] those of the first half of the weights, [1] of the second. IQ2 and IQ1: 2 bits each, the levels
+// 8, 25, 43 and -1, 0, 1 in this order; IQ3: 3 bits each.
+extern const uint8_t ATSI_IQ2_XXS_CODES[2][256];
+extern const uint8_t ATSI_IQ2_XS_CODES[2][512];
+extern const uint8_t ATSI_IQ2_S_CODES[2][1024];
+extern const uint8_t ATSI_IQ3_XXS_CODES[2][256];
+extern const uint8_t ATSI_IQ3_S_CODES[2][512];
+extern const uint8_t ATSI_IQ1_CODES[2][2048];
+
 // The eight signs of a group: 7 bits and their parity, so that the number of minus signs is even.
 static inline uint8_t atsi_even_signs(unsigned code) { return (uint8_t)(code | (unsigned)__builtin_parity(code) << 7); }
 
