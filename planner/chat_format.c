@@ -19,13 +19,14 @@ static const struct rule rules[] = {
     {"gemma", {"<start_of_turn>", "<end_of_turn>"}, {NULL}},
 
     {"glm4.5", {"[gMASK]", "<|assistant|>", "<think></think>"}, {NULL}},
+    {"glm4.7", {"[gMASK]", "<|assistant|>", "{{ '</think>' }}"}, {NULL}},
     {"glm-z1", {"[gMASK]", "<|assistant|>\n<think>"}, {NULL}}, // the answer begins in thought
     {"glm4", {"[gMASK]", "<|assistant|>"}, {NULL}},
 
     {"phi4-mini", {"'<|' + message['role'] + '|>'", "<|end|>"}, {NULL}},
-    {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, {NULL}},
+    {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, {"[BEGIN FINAL RESPONSE]"}}, // Apriel
     {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {NULL}},
-    {"minimax-m2", {"]~!b[", "]~b]", "[e~["}, {NULL}},
+    {"minimax-m2", {"]~!b[", "]~b]", "[e~["}, {"<mm:think>"}}, // MiniMax-M3
     {"seed", {"<seed:bos>", "<seed:eos>"}, {NULL}},
 
     // Qwen 3.5 renders contents through a macro; unless told otherwise it thinks, or (the small ones) does not.

@@ -13,7 +13,7 @@ static const struct atsi_family families[] = {
     {"gemma3", "Gemma 3 (text)", atsi_lower_gemma3},
     {"gpt-oss", "GPT-OSS-20B, GPT-OSS-120B", atsi_lower_gptoss},
     {"glm4", "GLM-4, GLM-Z1", atsi_lower_glm4},
-    {"glm4moe", "GLM-4.5, GLM-4.6", atsi_lower_glm4moe},
+    {"glm4moe", "GLM-4.5, GLM-4.6, GLM-4.7", atsi_lower_glm4moe},
     {"phi3", "Phi-3, Phi-4", atsi_lower_phi3},
     {"minimax-m2", "MiniMax-M2", atsi_lower_minimax_m2},
     {"seed_oss", "Seed-OSS-36B", atsi_lower_seedoss},

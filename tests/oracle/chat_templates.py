@@ -57,6 +57,12 @@ GLM45 = """[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>
 {{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %}{% endfor %}
 {% if add_generation_prompt %}<|assistant|>{% endif %}"""
 
+GLM47 = (
+    "[gMASK]<sop>{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{{ '</think>' }}"
+    "{{ m.content.split('</think>')[-1].strip() }}{% else %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
+
 HARMONY_TEMPLATE = """{{- "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\n" }}
 {{- "Knowledge cutoff: 2024-06\\nCurrent date: " + strftime_now("%Y-%m-%d") + "\\n\\nReasoning: medium\\n\\n" }}
 {{- "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>" }}
@@ -125,6 +131,7 @@ TEMPLATES = {
     "glm4": (GLM, None, GLM4.replace("REPLY", "")),
     "glm-z1": (GLM, None, GLM4.replace("REPLY", "\n<think>")),
     "glm4.5": (GLM, None, GLM45),
+    "glm4.7": (GLM, None, GLM47),
     "phi3": (PHI, None, PHI3_TEMPLATE),
     "phi4-mini": (PHI, None, PHI4_MINI_TEMPLATE),
     "phi4": (PHI4, None, PHI4_TEMPLATE),

@@ -128,6 +128,8 @@ static void test_chat_formats(void **state) {
         {"{{'<|user|>\n' + m.content + '<|end|>\n'}}<|assistant|>", "phi3"},
         {"{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}<|assistant|>", "phi4-mini"},
         {"{{- ']~!b[' ~ ']~b]system' ~ '\\n' }}{{- '[e~[\\n' }}", "minimax-m2"},
+        {"[gMASK]<sop>{%- else -%}{{ '</think>' }}{%- endif -%}<|assistant|>{{- '<think>' -}}", "glm4.7"},
+        {"<|user|>\n<|assistant|>\n<|end|>[BEGIN FINAL RESPONSE]", ""}, // Apriel
         {"{%- set bos_token = '<seed:bos>' -%}{%- set eos_token = '<seed:eos>' -%}", "seed"},
         {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
         {"", ""},
