@@ -117,7 +117,7 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
 
 // A trial is taken over in any case; a decision for new speeds only if it changes something for the better at these speeds.
 static bool is_better(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
-    if (!atsi_tuner_is_settled(&r->tuner) || !result->prepared) return true;
+    if (!r->tuner.may_decline || !result->prepared) return true;
     double now_us = atsi_prepared_round_time(r->at_work, &result->job.wish.scales),
            then_us = atsi_prepared_round_time(result->prepared, &result->job.wish.scales);
     return !(now_us > 0) || then_us < now_us * (1 - least_gain);
@@ -130,7 +130,7 @@ static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_err
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
     trace_decision(r, &result, "no better, not taken over");
     atsi_assigner_discard(r->assigner, result.prepared);
-    atsi_tuner_begun(&r->tuner);
+    atsi_tuner_declined(&r->tuner);
     return ATSI_OK;
 }
 

@@ -34,7 +34,7 @@ static bool ask(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_
 }
 
 void atsi_tuner_begun(struct atsi_tuner *t) {
-    t->asked = false;
+    t->asked = t->may_decline = false;
     t->n_rounds = 0;
     t->has_reference = false;
 }
@@ -44,7 +44,6 @@ static void list_trials(struct atsi_tuner *t, const enum atsi_link_use *uses, ui
     memcpy(t->trials, uses, n * sizeof *uses);
     t->n_trials = n;
     t->i_trial = 0;
-    t->n_settled = 0;
 }
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
@@ -62,10 +61,11 @@ static bool is_repeat(const struct atsi_tuner *t, const struct atsi_scales *scal
            atsi_scales_deviation(&t->wish.scales, scales) < t->params.epsilon / 3;
 }
 
+// Of equals the newest, which is at work.
 static bool settle(struct atsi_tuner *t) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < t->n_trials; i++)
-        if (t->results[i].median_us > 0 && t->results[i].median_us < t->results[best].median_us) best = i;
+        if (t->results[i].median_us > 0 && t->results[i].median_us <= t->results[best].median_us) best = i;
     struct atsi_tuner_wish wish = t->results[best].wish;
     return best != t->i_newest && ask(t, wish.use, &wish.scales, "the fastest of those tried");
 }
@@ -85,11 +85,51 @@ static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct at
     return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link};
 }
 
-static bool decide_again(struct atsi_tuner *t, const struct atsi_scales *now, const char *reason) {
+// Of the last three rounds: a load that has just begun is in the last ones only.
+static double longest_us(const struct atsi_tuner *t) {
+    double longest = 0;
+    for (uint32_t back = 1; back <= 3; back++)
+        longest = fmax(longest, t->times_us[(t->n_rounds - back) % ATSI_TUNER_ROUNDS]);
+    return longest;
+}
+
+// The assignment at work is the first of the trials and already over.
+static void begin_again(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
+    list_trials(t, uses, n);
+    t->results[t->i_trial++] = (struct atsi_tuner_result){t->wish, longest_us(t)};
+    t->n_settled = n > 2 ? 0 : t->n_settled;
+}
+
+static bool may_try_other(const struct atsi_tuner *t) {
+    return t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE;
+}
+
+static enum atsi_link_use other(enum atsi_link_use use) {
+    return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
+}
+
+static bool follow_speeds(struct atsi_tuner *t, const struct atsi_scales *now) {
+    enum atsi_link_use uses[] = {t->wish.use, t->wish.use, other(t->wish.use)};
     struct atsi_scales scales = scale_wish(t, now);
-    enum atsi_link_use uses[] = {t->wish.use, t->wish.use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS};
-    if (t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE) list_trials(t, uses, 2);
-    return ask(t, t->wish.use, &scales, reason);
+    begin_again(t, uses, may_try_other(t) ? 3 : 2);
+    t->may_decline = true;
+    return ask(t, t->wish.use, &scales, "speeds have changed");
+}
+
+// At the same speeds only the other use of the link can be better.
+static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now) {
+    enum atsi_link_use uses[] = {t->wish.use, other(t->wish.use)};
+    t->has_reference = false;
+    if (!may_try_other(t)) return false;
+    begin_again(t, uses, 2);
+    t->n_settled = 0;
+    return ask(t, uses[1], now, "rounds take another time");
+}
+
+void atsi_tuner_declined(struct atsi_tuner *t) {
+    t->wish = t->results[0].wish;
+    t->i_trial = t->n_trials;
+    atsi_tuner_begun(t);
 }
 
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *scales) {
@@ -101,10 +141,8 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *scales) {
         t->reference_us = atsi_tuner_recent_us(t);
         return false;
     }
-    if (atsi_scales_deviation(&t->reference, scales) > t->params.epsilon)
-        return decide_again(t, scales, "speeds have changed");
-    if (deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon)
-        return decide_again(t, scales, "rounds take another time");
+    if (atsi_scales_deviation(&t->reference, scales) > t->params.epsilon) return follow_speeds(t, scales);
+    if (deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon) return try_other(t, scales);
     return false;
 }
 

@@ -3,7 +3,8 @@
 // A decision is asked for when the recorded speeds, or the time of a round, deviate by epsilon from what they were under the
 // assignment at work, and tau has passed since that one was taken over. Which use of the link is faster is found by trying: each runs
 // for a few rounds (the first is not counted), decided for with the newest speeds; the one with the lowest median stays. At the
-// start shares are tried twice, first as the plan's times have it, then with what that showed.
+// start shares are tried twice, first as the plan's times have it, then with what that showed. When speeds change, the use at work is
+// tried as decided for the new ones, and the other use if it has not been for long; what was at work returns if it was faster.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 
@@ -32,6 +33,7 @@ struct atsi_tuner {
     struct atsi_tuner_params params;
     struct atsi_tuner_wish wish;        // of the assignment at work, or of the one asked for
     bool asked;                         // nothing is counted until atsi_tuner_begun
+    bool may_decline;                   // the wish is the use at work at other speeds
     uint32_t n_rounds;                  // since the assignment was taken over
     double times_us[ATSI_TUNER_ROUNDS]; // ring
     enum atsi_link_use trials[ATSI_TUNER_TRIALS];
@@ -51,6 +53,8 @@ struct atsi_tuner {
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
 // Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
+// What was asked for turned out to be no better by its prediction and is not taken over (only if may_decline).
+void atsi_tuner_declined(struct atsi_tuner *t);
 // What was asked for last is at work from the coming round on.
 void atsi_tuner_begun(struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);

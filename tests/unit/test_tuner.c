@@ -95,6 +95,35 @@ static void changes_count_from_what_was_better(void **state) {
     assert_true(r.last.scales.cpu == 2 && r.last.scales.link == 1);
 }
 
+// What a change of speeds asks for may be no better: then what was at work stays, and counts from the new speeds.
+static void a_decision_that_is_no_better_is_declined(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    m.scales.gpu = 1.5;
+    while (!atsi_tuner_record(&t, 30, &m.scales)) assert_true(t.n_rounds < 100);
+    assert_true(t.may_decline && t.wish.scales.gpu == 1.5);
+    atsi_tuner_declined(&t);
+    assert_true(atsi_tuner_is_settled(&t) && t.wish.scales.gpu == 1);
+    for (int i = 0; i < 100; i++) assert_false(atsi_tuner_record(&t, 30, &m.scales));
+}
+
+// Decided for the new speed a round takes longer: the assignment before comes back.
+static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    m.scales.link = 1.5;
+    m.times_us[ATSI_LINK_SHARES] = 36;
+    m.ill_decided = 0.9; // what was decided for these speeds is the slower one
+    struct run r = run(&t, &m, 40, 1);
+    assert_true(r.n_decisions == 2 && r.last.scales.link == 1 && r.last.use == ATSI_LINK_SHARES);
+}
+
 static void decides_again_when_a_speed_changes(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1.2, {1, 1, 1}};
@@ -166,6 +195,8 @@ int main(void) {
         cmocka_unit_test(shares_are_decided_again_with_what_the_first_trial_showed),
         cmocka_unit_test(what_was_better_by_the_plan_stays),
         cmocka_unit_test(changes_count_from_what_was_better),
+        cmocka_unit_test(a_decision_that_is_no_better_is_declined),
+        cmocka_unit_test(what_was_at_work_comes_back_if_it_was_faster),
         cmocka_unit_test(decides_again_when_a_speed_changes),
         cmocka_unit_test(tries_the_other_use_when_the_load_changes),
         cmocka_unit_test(waits_between_decisions),
