@@ -25,7 +25,7 @@ report() {
         -v prefill="$(rate prefill "$log")" -v decode="$(rate decode "$log")" -v planned="$(planned_mib "$WORK/$1.atsp" resident)" '
         BEGIN {
             share = 100 * peak / budget
-            verdict = peak > budget ? "OVER" : share >= 90 ? "ok" : host < gpu / 50 ? "ok, nothing is left to place" : "UNDERUSED"
+            verdict = peak == 0 ? "ok, nothing counts memory here" : peak > budget ? "OVER" : share >= 90 ? "ok" : host < gpu / 50 ? "ok, nothing is left to place" : "UNDERUSED"
             printf "%6d MiB  ctx %5d  peak %6d MiB  %5.1f %%  on the card %7.0f MiB (planned %5d), on the host %7.0f  prefill %7.1f  decode %6.2f tok/s  %s\n",
                 budget, ctx, peak, share, gpu, planned, host, prefill, decode, verdict
             exit verdict !~ /^ok/

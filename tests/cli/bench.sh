@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The scripts of tests/bench run to their end on tiny models and the simulated card, and say what they are there to say. Not what
+# the figures are.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/tap.sh
+B=${B:-build}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+profile=plans/h200-xeon-16.json
+export B DEVICE=sim:$profile PROFILE=$profile VOCAB=512 VRAM=605M WORK=$work/models OUT=$work
+export SHRINK="--layers 2 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 --vocab-size 512"
+
+# says WORDS COMMAND...: ends well and prints a line with the words (a regular expression).
+says() {
+    "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" && return
+    cat "$work/out"
+    return 1
+}
+ablation() { PROMPT=24 TOKENS=6 tests/bench/ablation.sh qwen3-1.7b; }
+under_load() { PHASE_SECONDS=0.5 RUNS=1 SHAPE=qwen3-1.7b CPU_LOAD="--cpu 20 --threads 1" CARD_LOAD="--memory 0.1 --threads 1" tests/bench/under_load.sh; }
+vram() { SHAPE=qwen3-1.7b BUDGETS=1 CONTEXTS=1024 tests/bench/vram.sh; }
+full_size() { PROMPT=24 TOKENS=4 tests/bench/full_size.sh "gpt-oss-20b 605M --experts 8 --used 2 --expert-ff 256"; }
+# A peer of fixed speed: which file and how many threads it is asked for come with the call.
+peer() { printf '#!/bin/sh\n[ -r "$1" ] && [ "$2 $3 $4 $5" = "1 24 6 8" ] && echo "prefill 10" && echo "decode 5"\n' >"$work/peer" && chmod +x "$work/peer"; }
+pair() { peer && DEVICE=cpu PEER=$work/peer THREADS=1 PREFILL=24 TOKENS=6 DEPTH=8 tests/bench/pair.sh "qwen3-1.7b 2 --recipe q8_0"; }
+
+if ! command -v python3 >/dev/null; then
+    skip "the scripts of tests/bench" "no python3"
+    finish
+    exit
+fi
+check "ablation" says '^qwen3-1.7b *\+2P .*decode.*T/floor' ablation
+check "ablation: the base too" grep -q '^qwen3-1.7b *base ' "$work/out"
+check "under load" says 'CPU 60 % *load-aware' under_load
+check "under load: a picture" grep -q '<polyline' "$work/under_load.svg"
+check "budgets" says '0 points are not as promised' vram
+check "full size" says '^gpt-oss-20b .*prefill [0-9.]* tok/s .*decode' full_size
+check "beside a peer" says 'decode .*peer 5 .*2 runs' pair
+check "nothing is left behind" sh -c "! [ -e '$work/models' ]"
+finish
