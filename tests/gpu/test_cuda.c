@@ -415,6 +415,47 @@ static void refused_memory_is_not_sticky(void **state) {
     d->ops->free(d, dev);
 }
 
+// What is behind a range comes from the card and goes back to it, chunk by chunk; the beginning stays as it is and where it is.
+static void ranges_give_memory_back(void **state) {
+    enum {
+        SIZE = 200 << 20,
+        KEPT = 70 << 20,
+        WORDS = 4
+    };
+    const struct suite *s = *state;
+    const struct atsi_device_ops *ops = s->device->ops;
+    struct atsi_error err = {.status = ATSI_OK};
+    struct atsi_range *r;
+    struct atsi_stream *stream;
+    uint64_t at_first, full, less;
+    uint32_t in[WORDS] = {1, 2, 3, 4}, out[WORDS] = {0};
+    check_ok(ops->stream_create(s->device, &stream, &err), err);
+    check_ok(ops->free_bytes(s->device, &at_first, &err), err);
+    check_ok(ops->range_create(s->device, SIZE, &r, &err), err);
+    check_ok(ops->range_back(s->device, r, SIZE, &err), err);
+    assert_true(r->backed_bytes >= SIZE);
+    check_ok(ops->free_bytes(s->device, &full, &err), err);
+    char *last = (char *)r->dev + SIZE - sizeof in, *kept = (char *)r->dev + KEPT - sizeof in;
+    check_ok(ops->copy_to_device(stream, last, in, sizeof in, &err), err);
+    check_ok(ops->copy_to_device(stream, kept, in, sizeof in, &err), err);
+    check_ok(ops->stream_sync(stream, &err), err);
+    if (r->chunk_bytes) { // another program may use the card too, so the figures are no more than likely
+        assert_in_range(at_first - full, SIZE / 2, 2 * (uint64_t)SIZE);
+        check_ok(ops->range_back(s->device, r, KEPT, &err), err);
+        check_ok(ops->free_bytes(s->device, &less, &err), err);
+        assert_in_range(r->backed_bytes, KEPT, KEPT + r->chunk_bytes - 1);
+        assert_in_range(less - full, (SIZE - KEPT) / 2, SIZE);
+        check_ok(ops->range_back(s->device, r, SIZE, &err), err);
+        check_ok(ops->copy_to_device(stream, last, in, sizeof in, &err), err);
+    }
+    assert_int_equal(ops->range_back(s->device, r, r->size_bytes + 1, &err), ATSI_FAILED); // not sticky
+    check_ok(ops->copy_to_host(stream, out, kept, sizeof out, &err), err);
+    check_ok(ops->stream_sync(stream, &err), err);
+    assert_memory_equal(in, out, sizeof in);
+    ops->range_destroy(s->device, r);
+    ops->stream_destroy(stream);
+}
+
 // A read-only shared mapping of a file without write permission becomes pinned memory that a copy reads.
 static void mapped_file_is_registered(void **state) {
     enum {
@@ -510,6 +551,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(refused_memory_is_not_sticky, &suite),
+        cmocka_unit_test_prestate(ranges_give_memory_back, &suite),
         cmocka_unit_test_prestate(mapped_file_is_registered, &suite),
         cmocka_unit_test_prestate(rows_move_through_mapped_memory, &suite),
         cmocka_unit_test_prestate(unsupported_type_is_named, &suite),
