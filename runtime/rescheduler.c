@@ -6,7 +6,6 @@
 #include "formats/base/clock.h"
 
 static const double default_epsilon = 0.15, default_tau = 5;
-static const double least_gain = 0.01; // predicted, for another assignment of the same kind to be worth taking over
 
 static void start_tuner(struct atsi_rescheduler *r) {
     struct atsi_tuner_params params = {.is_dynamic = atsi_dispatcher_is_dynamic(r->dispatcher) && !r->params.never,
@@ -115,22 +114,21 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
 
 // ---- another load -------------------------------------------------------------------------------------------------
 
-// A trial is taken over in any case; a decision for new speeds only if it changes something for the better at these speeds.
-static bool is_better(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
-    if (!r->tuner.may_decline || !result->prepared) return true;
+static bool is_wanted(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
+    if (!result->prepared) return true; // the failure is told there
     double now_us = atsi_prepared_round_time(r->at_work, &result->job.wish.scales),
            then_us = atsi_prepared_round_time(result->prepared, &result->job.wish.scales);
-    return !(now_us > 0) || then_us < now_us * (1 - least_gain);
+    return !(now_us > 0) || then_us <= now_us * r->tuner.most_ratio;
 }
 
 static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_error *err) {
     struct atsi_assigner_result result;
     if (!atsi_assigner_take(r->assigner, false, &result)) return ATSI_OK;
-    if (is_better(r, &result)) return adopt(r, &result, err);
+    if (is_wanted(r, &result)) return adopt(r, &result, err);
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
-    trace_decision(r, &result, "no better, not taken over");
+    trace_decision(r, &result, "promises too little, not taken over");
     atsi_assigner_discard(r->assigner, result.prepared);
-    atsi_tuner_declined(&r->tuner);
+    if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask(r, 1);
     return ATSI_OK;
 }
 

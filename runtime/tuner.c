@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// By their predictions: the same use for other speeds has to promise something; the other use must not be out of the question.
+static const double gain = 0.99, hopeless = 1.25;
+
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -23,20 +26,26 @@ static double deviation(double from, double to) { return from > 0 ? fabs(to / fr
 
 bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
     double last_us = t->times_us[(t->n_rounds + ATSI_TUNER_ROUNDS - 1) % ATSI_TUNER_ROUNDS];
-    return t->has_reference && deviation(t->reference_us, last_us) > t->params.epsilon;
+    return deviation(t->reference_us, last_us) > t->params.epsilon;
 }
 
-static bool ask(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_scales *scales, const char *reason) {
-    t->wish = (struct atsi_tuner_wish){use, *scales};
+// `now`: the speeds recorded at this moment, from which on changes count.
+static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *now,
+                double most_ratio, const char *reason) {
+    t->wish = *wish;
+    t->most_ratio = most_ratio;
+    t->reference = *now;
     t->reason = reason;
     t->asked = true;
     return true;
 }
 
 void atsi_tuner_begun(struct atsi_tuner *t) {
-    t->asked = t->may_decline = false;
-    t->n_rounds = 0;
-    t->has_reference = false;
+    t->at_work = t->wish;
+    t->at_work_reference = t->reference;
+    t->asked = false;
+    t->n_rounds = t->n_deviating = 0;
+    t->reference_us = 0;
 }
 
 static void list_trials(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
@@ -51,37 +60,53 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
     static const enum atsi_link_use both[] = {ATSI_LINK_SHARES, ATSI_LINK_SHARES, ATSI_LINK_STREAMS};
     *t = (struct atsi_tuner){.params = *params};
     if (params->is_dynamic && params->has_choice) list_trials(t, both, 3);
-    ask(t, params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, &as_planned, "start");
+    struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned};
+    ask(t, &first, &as_planned, INFINITY, "start");
+    t->at_work = first;
     t->asked = false; // the first decision comes without being asked for
 }
 
 // Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
-static bool is_repeat(const struct atsi_tuner *t, const struct atsi_scales *scales) {
-    return t->trials[t->i_trial] == t->wish.use &&
-           atsi_scales_deviation(&t->wish.scales, scales) < t->params.epsilon / 3;
+static bool is_repeat(const struct atsi_tuner *t, const struct atsi_scales *now) {
+    return t->trials[t->i_trial] == t->at_work.use &&
+           atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 3;
 }
 
 // Of equals the newest, which is at work.
-static bool settle(struct atsi_tuner *t) {
+static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < t->n_trials; i++)
         if (t->results[i].median_us > 0 && t->results[i].median_us <= t->results[best].median_us) best = i;
-    struct atsi_tuner_wish wish = t->results[best].wish;
-    return best != t->i_newest && ask(t, wish.use, &wish.scales, "the fastest of those tried");
+    return best != t->i_newest && ask(t, &t->results[best].wish, now, INFINITY, "the fastest of those tried");
 }
 
-static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *scales) {
+static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
+    while (t->i_trial < t->n_trials && is_repeat(t, now)) t->i_trial++;
+    if (t->i_trial == t->n_trials) return settle(t, now);
+    struct atsi_tuner_wish wish = {t->trials[t->i_trial], *now};
+    return ask(t, &wish, now, wish.use == t->at_work.use ? gain : hopeless, "trial");
+}
+
+static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
+    if (t->i_trial == 0) t->reference = *now; // decided for the plan's times: only now is known what they mean
     t->i_newest = t->i_trial;
-    t->results[t->i_trial++] = (struct atsi_tuner_result){t->wish, atsi_tuner_recent_us(t)};
-    while (t->i_trial < t->n_trials && is_repeat(t, scales)) t->i_trial++;
-    if (t->i_trial < t->n_trials) return ask(t, t->trials[t->i_trial], scales, "trial");
-    return settle(t);
+    t->results[t->i_trial++] = (struct atsi_tuner_result){t->at_work, atsi_tuner_recent_us(t)};
+    return next_trial(t, now);
+}
+
+bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
+    // For the use at work, what it was decided for is as good now; of the other use nothing more is known than before.
+    if (t->wish.use != t->at_work.use) t->reference = t->at_work_reference;
+    t->wish = t->at_work;
+    atsi_tuner_begun(t);
+    t->i_trial++;
+    return next_trial(t, now);
 }
 
 // What the assignment at work was decided for, as far as speeds have changed since: where the plan's times are off, but were the better
 // guide, they stay the guide.
 static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    const struct atsi_scales *w = &t->wish.scales, *r = &t->reference;
+    const struct atsi_scales *w = &t->at_work.scales, *r = &t->reference;
     return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link};
 }
 
@@ -96,7 +121,8 @@ static double longest_us(const struct atsi_tuner *t) {
 // The assignment at work is the first of the trials and already over.
 static void begin_again(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
     list_trials(t, uses, n);
-    t->results[t->i_trial++] = (struct atsi_tuner_result){t->wish, longest_us(t)};
+    t->results[t->i_trial++] = (struct atsi_tuner_result){t->at_work, longest_us(t)};
+    t->i_newest = 0;
     t->n_settled = n > 2 ? 0 : t->n_settled;
 }
 
@@ -109,41 +135,36 @@ static enum atsi_link_use other(enum atsi_link_use use) {
 }
 
 static bool follow_speeds(struct atsi_tuner *t, const struct atsi_scales *now) {
-    enum atsi_link_use uses[] = {t->wish.use, t->wish.use, other(t->wish.use)};
-    struct atsi_scales scales = scale_wish(t, now);
+    enum atsi_link_use use = t->at_work.use, uses[] = {use, use, other(use)};
+    struct atsi_tuner_wish wish = {use, scale_wish(t, now)};
     begin_again(t, uses, may_try_other(t) ? 3 : 2);
-    t->may_decline = true;
-    return ask(t, t->wish.use, &scales, "speeds have changed");
+    return ask(t, &wish, now, gain, "speeds have changed");
 }
 
 // At the same speeds only the other use of the link can be better.
 static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now) {
-    enum atsi_link_use uses[] = {t->wish.use, other(t->wish.use)};
-    t->has_reference = false;
+    enum atsi_link_use uses[] = {t->at_work.use, other(t->at_work.use)};
+    struct atsi_tuner_wish wish = {uses[1], *now};
+    t->reference_us = 0; // to be taken anew
     if (!may_try_other(t)) return false;
     begin_again(t, uses, 2);
     t->n_settled = 0;
-    return ask(t, uses[1], now, "rounds take another time");
+    return ask(t, &wish, now, hopeless, "rounds take another time");
 }
 
-void atsi_tuner_declined(struct atsi_tuner *t) {
-    t->wish = t->results[0].wish;
-    t->i_trial = t->n_trials;
-    atsi_tuner_begun(t);
+static bool deviates(const struct atsi_tuner *t, const struct atsi_scales *now) {
+    return atsi_scales_deviation(&t->reference, now) > t->params.epsilon ||
+           deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon;
 }
 
-static bool watch(struct atsi_tuner *t, const struct atsi_scales *scales) {
+static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->n_settled++;
     if (t->n_rounds <= ATSI_TUNER_ROUNDS || t->n_rounds < t->params.tau) return false;
-    if (!t->has_reference) {
-        t->has_reference = true;
-        t->reference = *scales;
-        t->reference_us = atsi_tuner_recent_us(t);
-        return false;
-    }
-    if (atsi_scales_deviation(&t->reference, scales) > t->params.epsilon) return follow_speeds(t, scales);
-    if (deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon) return try_other(t, scales);
-    return false;
+    if (t->reference_us == 0) t->reference_us = atsi_tuner_recent_us(t);
+    t->n_deviating = deviates(t, now) ? t->n_deviating + 1 : 0;
+    if (t->n_deviating < ATSI_TUNER_CERTAIN) return false;
+    t->n_deviating = 0;
+    return atsi_scales_deviation(&t->reference, now) > t->params.epsilon ? follow_speeds(t, now) : try_other(t, now);
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {

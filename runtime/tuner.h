@@ -1,7 +1,7 @@
 // tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/scheduling.md). Pure.
 //
-// A decision is asked for when the recorded speeds, or the time of a round, deviate by epsilon from what they were under the
-// assignment at work, and tau has passed since that one was taken over. Which use of the link is faster is found by trying: each runs
+// A decision is asked for when the recorded speeds deviate by epsilon from those of the last decision, or the time of a round from
+// what it was, and tau has passed since the assignment at work was taken over. Which use of the link is faster is found by trying: each runs
 // for a few rounds (the first is not counted), decided for with the newest speeds; the one with the lowest median stays. At the
 // start shares are tried twice, first as the plan's times have it, then with what that showed. When speeds change, the use at work is
 // tried as decided for the new ones, and the other use if it has not been for long; what was at work returns if it was faster.
@@ -13,6 +13,7 @@
 enum {
     ATSI_TUNER_ROUNDS = 5,    // of a trial, and of a median
     ATSI_TUNER_TRIALS = 3,    // at most, one after the other
+    ATSI_TUNER_CERTAIN = 4,   // rounds in a row that deviate are a change
     ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again
 };
 
@@ -31,30 +32,32 @@ struct atsi_tuner_wish {
 
 struct atsi_tuner {
     struct atsi_tuner_params params;
-    struct atsi_tuner_wish wish;        // of the assignment at work, or of the one asked for
-    bool asked;                         // nothing is counted until atsi_tuner_begun
-    bool may_decline;                   // the wish is the use at work at other speeds
-    uint32_t n_rounds;                  // since the assignment was taken over
+    struct atsi_tuner_wish at_work;
+    struct atsi_tuner_wish wish; // of the assignment at work, or of the one asked for
+    bool asked;                  // nothing is counted until atsi_tuner_begun
+    double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
+    uint32_t n_rounds; // since the assignment was taken over
     double times_us[ATSI_TUNER_ROUNDS]; // ring
     enum atsi_link_use trials[ATSI_TUNER_TRIALS];
     uint32_t n_trials, i_trial; // i_trial == n_trials: settled
     struct atsi_tuner_result {
         struct atsi_tuner_wish wish;
         double median_us;
-    } results[ATSI_TUNER_TRIALS]; // [i_trial] of the newest trials; they stay for the report
-    uint32_t i_newest;            // the trial whose assignment is at work when the trials end
-    bool has_reference;           // what deviations are measured against is known: tau has passed
-    struct atsi_scales reference;
-    double reference_us;
-    uint32_t n_settled; // rounds since the trials ended
-    const char *reason; // of the newest wish, for people
+    } results[ATSI_TUNER_TRIALS];         // [i_trial] of the newest trials; they stay for the report
+    uint32_t i_newest;                    // the trial whose assignment is at work when the trials end
+    struct atsi_scales reference;         // recorded when what is wished for was decided
+    struct atsi_scales at_work_reference; // and what is at work
+    double reference_us;                  // what its rounds take; 0: not known yet
+    uint32_t n_deviating;                 // rounds in a row
+    uint32_t n_settled;                   // rounds since the trials ended
+    const char *reason;                   // of the newest wish, for people
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
 // Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
-// What was asked for turned out to be no better by its prediction and is not taken over (only if may_decline).
-void atsi_tuner_declined(struct atsi_tuner *t);
+// What was asked for is not taken over, its prediction being over most_ratio. Returns true when another decision is due: for t->wish.
+bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *scales);
 // What was asked for last is at work from the coming round on.
 void atsi_tuner_begun(struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);

@@ -104,8 +104,8 @@ static void a_decision_that_is_no_better_is_declined(void **state) {
     run(&t, &m, 60, 1);
     m.scales.gpu = 1.5;
     while (!atsi_tuner_record(&t, 30, &m.scales)) assert_true(t.n_rounds < 100);
-    assert_true(t.may_decline && t.wish.scales.gpu == 1.5);
-    atsi_tuner_declined(&t);
+    assert_true(t.most_ratio < 1 && t.wish.scales.gpu == 1.5);
+    assert_false(atsi_tuner_declined(&t, &m.scales));
     assert_true(atsi_tuner_is_settled(&t) && t.wish.scales.gpu == 1);
     for (int i = 0; i < 100; i++) assert_false(atsi_tuner_record(&t, 30, &m.scales));
 }
@@ -158,7 +158,7 @@ static void waits_between_decisions(void **state) {
     int since = 0;
     atsi_tuner_start(&t, &params);
     for (int i = 0; i < 400; i++, since++) {
-        m.scales.cpu = i / 3 % 2 ? 2 : 1;
+        m.scales.cpu = i / 10 % 2 ? 2 : 1;
         if (!atsi_tuner_record(&t, 40, &m.scales)) continue;
         assert_true(since >= 20);
         since = 0;
