@@ -5,6 +5,7 @@
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json   MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
 # MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
+# MODELS_RUN_SECONDS: the most that one run may take
 #
 # Bounds are those of tests/cli/reference.sh: float32 files with a float32 cache 5e-4 at every position (hybrids 1e-3) and
 # equal greedy text; quantised weights with an f16 cache rms 0.12 of logits whose deviation is 2, in families with
@@ -44,7 +45,7 @@ make_plan() { # TYPE OPTIONS... -> $d/plan.atsp
     return 1
 }
 
-run() { timeout -k 5 60 "$B/atsi-run" "$d/plan.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet "$@"; }
+run() { timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/plan.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet "$@"; }
 
 # What the reference kernels say: $d/TYPE.logits, $d/TYPE.greedy.
 make_reference() {
@@ -110,7 +111,7 @@ check_sanitized() { # FAMILY TYPE
     local tool
     make_model "$1" "$2" && make_plan "$2" --vram "$(($(least_mib "$2") + 3))M" || return 1
     for tool in ${SANITIZERS:-memcheck racecheck initcheck}; do
-        timeout -k 5 120 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/atsi-run" "$d/plan.atsp" \
+        timeout -k 5 "${MODELS_RUN_SECONDS:-120}" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/atsi-run" "$d/plan.atsp" \
             --device "$device" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet -n 4 >"$d/log" 2>&1 && continue
         echo "$tool: exit code $?"
         tail -n 12 "$d/log"
@@ -136,6 +137,9 @@ placements) job=check_placements ;;
 sanitize) job=check_sanitized types=mixed ;;
 *) echo "usage: tests/gpu/models.sh budgets|placements|sanitize" >&2; exit 2 ;;
 esac
+show() { cat "$work"/*.tap 2>/dev/null | awk '/^(not )?ok/ { n++; sub(/ok [0-9]+/, "ok " n); failed += /^not/ } { print } END { print "1.." n; exit failed > 0 }'; }
+trap 'show; echo "# ended by a signal"; exit 1' TERM
+
 for type in ${types:-${MODELS_TYPES:-f32 mixed}}; do
     for family in $families; do
         if [ $SECONDS -ge "${MODELS_SECONDS:-100000}" ]; then
@@ -147,4 +151,4 @@ for type in ${types:-${MODELS_TYPES:-f32 mixed}}; do
     done
 done
 wait
-cat "$work"/*.tap | awk '/^(not )?ok/ { n++; sub(/ok [0-9]+/, "ok " n); failed += /^not/ } { print } END { print "1.." n; exit failed > 0 }'
+show

@@ -14,21 +14,19 @@ export B
 mkdir -p "$OUT"
 [ $# -gt 0 ] || set -- check models bench
 failed=0
+trap 'failed=1' TERM # what has been found is still shown
 
-# A step by name: its output in $OUT/NAME.log, the last lines shown.
+# A step by name: its output in $OUT/NAME.log, the last lines shown, of TAP those that say more than that a test has passed.
 step() {
     local name=$1 started=$SECONDS
     shift
     echo "== $name"
     "$@" >"$OUT/$name.log" 2>&1 || { failed=1; echo "FAILED: $name"; }
-    tail -n "${LINES_SHOWN:-60}" "$OUT/$name.log"
+    grep -v '^ok [0-9]* - [^#]*$' "$OUT/$name.log" | tail -n "${LINES_SHOWN:-60}"
     echo "   $((SECONDS - started)) s"
 }
 
 need() { [ -n "${NO_BUILD:-}" ] || make -s -j"$(nproc)" B="$B" "$@" || exit 1; }
-
-# TAP without its passed lines: what failed, what was skipped and the figures.
-brief() { "$@" | grep -v '^ok [0-9]* - [^#]*$'; return "${PIPESTATUS[0]}"; }
 
 # Models side by side, as a run spends most of its time on opening the card.
 reference() { # OPTIONS of atsi-plan
@@ -55,9 +53,9 @@ for what; do
         for tool in memcheck racecheck initcheck; do
             step "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/gpu/test_cuda" small
         done ;;
-    models) need all; step models brief tests/gpu/models.sh budgets ;;
-    placements) need all; step placements brief tests/gpu/models.sh placements ;;
-    sanitize-models) need all; step sanitize-models brief tests/gpu/models.sh sanitize ;;
+    models) need all; step models tests/gpu/models.sh budgets ;;
+    placements) need all; step placements tests/gpu/models.sh placements ;;
+    sanitize-models) need all; step sanitize-models tests/gpu/models.sh sanitize ;;
     reference)
         need all
         profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
