@@ -63,6 +63,7 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
     struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned};
     ask(t, &first, &as_planned, INFINITY, "start");
     t->at_work = first;
+    t->at_work_reference = as_planned;
     t->asked = false; // the first decision comes without being asked for
 }
 
@@ -88,16 +89,18 @@ static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
 }
 
 static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
-    if (t->i_trial == 0) t->reference = *now; // decided for the plan's times: only now is known what they mean
+    if (t->i_trial == 0) t->reference = t->at_work_reference = *now; // decided for the plan's times: only now is known what they mean
     t->i_newest = t->i_trial;
     t->results[t->i_trial++] = (struct atsi_tuner_result){t->at_work, atsi_tuner_recent_us(t)};
     return next_trial(t, now);
 }
 
 bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
-    // For the use at work, what it was decided for is as good now; of the other use nothing more is known than before.
-    if (t->wish.use != t->at_work.use) t->reference = t->at_work_reference;
-    t->wish = t->at_work;
+    // For the use at work, what is at work is as good as if it had been decided for these speeds; of the other use nothing is known.
+    if (t->wish.use != t->at_work.use) {
+        t->reference = t->at_work_reference;
+        t->wish = t->at_work;
+    }
     atsi_tuner_begun(t);
     t->i_trial++;
     return next_trial(t, now);

@@ -106,7 +106,7 @@ static void a_decision_that_is_no_better_is_declined(void **state) {
     while (!atsi_tuner_record(&t, 30, &m.scales)) assert_true(t.n_rounds < 100);
     assert_true(t.most_ratio < 1 && t.wish.scales.gpu == 1.5);
     assert_false(atsi_tuner_declined(&t, &m.scales));
-    assert_true(atsi_tuner_is_settled(&t) && t.wish.scales.gpu == 1);
+    assert_true(atsi_tuner_is_settled(&t) && t.at_work.scales.gpu == 1.5);
     for (int i = 0; i < 100; i++) assert_false(atsi_tuner_record(&t, 30, &m.scales));
 }
 
