@@ -230,8 +230,13 @@ static enum atsi_status next_turn(struct chat *c, const struct atsi_bytes *line,
     return ATSI_OK;
 }
 
+static enum atsi_status idle(void *context, struct atsi_error *err) {
+    const struct chat *c = context;
+    return atsi_session_idle(c->host->session, err);
+}
+
 static enum atsi_status all_turns(struct chat *c, struct atsi_generate_result *total, struct atsi_error *err) {
-    struct atsi_chat_input input = {0};
+    struct atsi_chat_input input = {.idle = idle, .idle_context = c};
     struct atsi_bytes line = {0};
     bool got = true;
     enum atsi_status status = ATSI_OK;

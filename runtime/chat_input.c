@@ -7,27 +7,32 @@
 #include <unistd.h>
 
 // Waits for input. Signals are let through in the wait only, so that none is lost between looking at *interrupted and waiting.
-static enum atsi_status wait_for_input(const volatile sig_atomic_t *interrupted, struct atsi_error *err) {
+static enum atsi_status wait_for_input(const struct atsi_chat_input *in, const volatile sig_atomic_t *interrupted,
+                                       struct atsi_error *err) {
+    static const struct timespec quarter = {.tv_nsec = 250000000};
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    enum atsi_status status = ATSI_OK;
     sigset_t blocked, before;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);
     sigaddset(&blocked, SIGTERM);
     sigprocmask(SIG_BLOCK, &blocked, &before);
     int n = 0, cause = 0;
-    while (!*interrupted && n <= 0 && (cause == 0 || cause == EINTR)) {
-        n = ppoll(&input, 1, NULL, &before);
+    while (!*interrupted && n <= 0 && (cause == 0 || cause == EINTR) && status == ATSI_OK) {
+        n = ppoll(&input, 1, in->idle ? &quarter : NULL, &before);
         cause = n < 0 ? errno : 0;
+        if (n == 0 && in->idle) status = in->idle(in->idle_context, err);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (*interrupted) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+    ATSI_TRY(status);
     return n > 0 ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "standard input: %s", strerror(cause));
 }
 
 static enum atsi_status read_more(struct atsi_chat_input *in, const volatile sig_atomic_t *interrupted,
                                   struct atsi_error *err) {
     char piece[4096];
-    ATSI_TRY(wait_for_input(interrupted, err));
+    ATSI_TRY(wait_for_input(in, interrupted, err));
     ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
     if (n < 0) return errno == EINTR ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "standard input: %s", strerror(errno));
     in->ended = n == 0;

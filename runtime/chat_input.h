@@ -7,8 +7,11 @@
 
 #include "runtime/text/bytes.h"
 
-// Zero-initialise; free with atsi_chat_input_free.
+// Zero-initialise but for `idle`; free with atsi_chat_input_free.
 struct atsi_chat_input {
+    // Called four times a second while a line is waited for, which ends when it fails; may be NULL.
+    enum atsi_status (*idle)(void *context, struct atsi_error *err);
+    void *idle_context;
     struct atsi_bytes waiting; // read, not handed out
     bool ended;
 };

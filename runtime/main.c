@@ -168,8 +168,12 @@ static void tell_move(void *context, const struct atsi_reserve_move *m) {
 
 static void follow_reserve(struct run *r) {
     if (!r->device) return;
-    r->reserve = (struct atsi_reserve){
-        .weights = &r->weights, .bytes = r->o->vram_reserve_bytes, .tell = tell_move, .context = r, .trace = r->trace};
+    r->reserve = (struct atsi_reserve){.weights = &r->weights,
+                                       .bytes = r->o->vram_reserve_bytes,
+                                       .pending_bytes = atsi_vram_of_states(&r->model.plan, r->o->n_ctx),
+                                       .tell = tell_move,
+                                       .context = r,
+                                       .trace = r->trace};
     atsi_session_follow(r->session, &r->reserve);
 }
 

@@ -11,18 +11,25 @@ static const uint64_t mib = 1 << 20;
 
 // ---- sizes --------------------------------------------------------------------------------------------------------
 
-uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {
-    const uint64_t graphs = 32 * mib; // and what the driver rounds up to, as the planner counts it (docs/placement.md)
+uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx) {
     const struct atsi_plan_limits *l = &plan->limits;
     const struct atsi_program *p = &plan->program;
+    uint64_t bytes = 0;
     if (n_ctx == 0) n_ctx = l->n_ctx;
-    uint64_t bytes = l->compute_bytes + l->temp_bytes;
-    bytes += device->ops->scratch_bytes(p, l->chunk, l->n_outputs, n_ctx);
-    if (device->ops->capture_begin) bytes += graphs;
     for (uint32_t u = 0; u < p->n_units; u++)
         for (uint32_t i = p->units[u].first_op; i < p->units[u].first_op + p->units[u].n_ops; i++)
             if (p->ops[i].state != ATSI_NONE && p->units[u].backend == ATSI_GPU)
                 bytes += atsi_side_state_bytes(&p->states[p->ops[i].state], n_ctx, l->chunk, l->kv_type);
+    return bytes;
+}
+
+uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {
+    const uint64_t graphs = 32 * mib; // and what the driver rounds up to, as the planner counts it (docs/placement.md)
+    const struct atsi_plan_limits *l = &plan->limits;
+    uint64_t bytes = l->compute_bytes + l->temp_bytes + atsi_vram_of_states(plan, n_ctx);
+    if (n_ctx == 0) n_ctx = l->n_ctx;
+    bytes += device->ops->scratch_bytes(&plan->program, l->chunk, l->n_outputs, n_ctx);
+    if (device->ops->capture_begin) bytes += graphs;
     return bytes;
 }
 
@@ -98,6 +105,7 @@ static enum atsi_status look(struct atsi_reserve *b, double now_us, struct atsi_
     uint64_t free_bytes, margin = b->bytes / 4;
     double started_us = atsi_clock_us();
     ATSI_TRY(w->owner->ops->free_bytes(w->owner, &free_bytes, err));
+    free_bytes -= b->pending_bytes < free_bytes ? b->pending_bytes : free_bytes;
     b->polling_us += atsi_clock_us() - started_us;
     b->n_polls++;
     if (free_bytes < b->bytes + margin) b->tight_us = now_us;

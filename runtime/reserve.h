@@ -11,6 +11,7 @@
 
 // Device memory that a run takes beside the weights, once they are loaded: buffers, scratch, caches of the units on the GPU, the temporary
 // region, captured rounds. n_ctx 0: the plan's.
+uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx); // the caches alone
 uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx);
 
 enum atsi_reserve_change {
@@ -30,7 +31,8 @@ struct atsi_reserve_move {
 
 struct atsi_reserve {
     struct atsi_weights *weights;
-    uint64_t bytes; // of the card that others find free; 0: nothing is looked at
+    uint64_t pending_bytes; // that this run is going to take: they do not count as free
+    uint64_t bytes;         // of the card that others find free; 0: nothing is looked at
     void (*tell)(void *context, const struct atsi_reserve_move *move); // of every move; may be NULL
     void *context;
     struct atsi_trace *trace; // may be NULL

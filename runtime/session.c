@@ -65,6 +65,20 @@ void atsi_session_follow(struct atsi_session *s, struct atsi_reserve *reserve) {
     take_homes(s);
 }
 
+// Another program may have taken memory of the card, or have given some back.
+static enum atsi_status follow_reserve(struct atsi_session *s, struct atsi_error *err) {
+    enum atsi_reserve_change change;
+    if (!s->reserve) return ATSI_OK;
+    ATSI_TRY(atsi_reserve_poll(s->reserve, atsi_clock_us(), &change, err));
+    if (change == ATSI_RESERVE_STAYS) return ATSI_OK;
+    ATSI_TRY(atsi_rescheduler_pause(&s->rescheduler, err));
+    ATSI_TRY(atsi_reserve_apply(s->reserve, err));
+    take_homes(s);
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_session_idle(struct atsi_session *s, struct atsi_error *err) { return follow_reserve(s, err); }
+
 void atsi_session_free(struct atsi_session *s) {
     if (!s) return;
     atsi_rescheduler_close(&s->rescheduler);
@@ -102,18 +116,6 @@ static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t
     return ATSI_OK;
 }
 
-// Another program may have taken memory of the card, or have given some back.
-static enum atsi_status follow_reserve(struct atsi_session *s, struct atsi_error *err) {
-    enum atsi_reserve_change change;
-    if (!s->reserve) return ATSI_OK;
-    ATSI_TRY(atsi_reserve_poll(s->reserve, atsi_clock_us(), &change, err));
-    if (change == ATSI_RESERVE_STAYS) return ATSI_OK;
-    ATSI_TRY(atsi_rescheduler_pause(&s->rescheduler, err));
-    ATSI_TRY(atsi_reserve_apply(s->reserve, err));
-    take_homes(s);
-    return ATSI_OK;
-}
-
 static enum atsi_status run_round(struct atsi_session *s, const struct atsi_round_request *r, struct atsi_error *err) {
     double started_us = atsi_clock_us();
     ATSI_TRY(atsi_executor_round(s->executor, r, err));
@@ -142,6 +144,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         ATSI_TRY(follow_reserve(s, err));
         ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
+        if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;
     }

@@ -35,6 +35,8 @@ enum atsi_status atsi_session_create(const struct atsi_session_params *params, s
                                      struct atsi_error *err);
 // Takes the units' homes from the weights, now and whenever the reserve (borrowed) moves them.
 void atsi_session_follow(struct atsi_session *s, struct atsi_reserve *reserve);
+// For the time between two texts: other programs may need the card's memory then, too.
+enum atsi_status atsi_session_idle(struct atsi_session *s, struct atsi_error *err);
 void atsi_session_free(struct atsi_session *s); // NULL fine
 
 // Appends tokens (n >= 1) and leaves the logits after the last one in last_logits. With `on_logits` every token's logits are

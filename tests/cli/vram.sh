@@ -73,6 +73,24 @@ reserve_off() {
     echo 5.45G >"$work/others"
     run ",others=$work/others" -n 12 --vram-reserve 0 >"$work/ids" && same_ids && ! grep -q "stay on the CPU" "$work/err"
 }
+# A chat that waits for its user gives memory back, and answers afterwards.
+idle_chat() {
+    local status=0
+    echo 0 >"$work/others"
+    mkfifo "$work/lines"
+    "$B/atsi-run" "$plan" --device "sim:$profile,others=$work/others" --chat --chat-format mistral --temp 0 -n 4 \
+        --ignore-eos <"$work/lines" >"$work/answer" 2>"$work/err" &
+    exec 9>"$work/lines"
+    sleep 0.5
+    echo 5.48G >"$work/others"
+    says "gave back" || status=1
+    [ ! -s "$work/answer" ] || status=1
+    echo hello >&9
+    exec 9>&-
+    wait $! && [ -s "$work/answer" ] && return $status
+    cat "$work/err"
+    return 1
+}
 # refuses WORD OPTIONS...
 refuses() {
     local word=$1
@@ -93,6 +111,7 @@ check "--strict refuses it with the numbers" strict
 check "--strict with room" strict_with_room
 check "no room for what has to be there" no_room_at_all
 check "--vram-reserve 0 uses the last byte" reserve_off
+check "a chat that waits gives memory back" idle_chat
 check "--vram-reserve of no size" refuses "--vram-reserve" --vram-reserve lots
 check "an unknown word for the simulated card" refuses "no-nothing" --device "sim:$profile,no-nothing"
 check "a plan with units on the CPU" make_plan --pin ffn=cpu

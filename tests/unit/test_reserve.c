@@ -210,6 +210,25 @@ static void it_learns_to_wait(void **state) {
     close_bench(&b);
 }
 
+// Memory that the run has still to take is not there for weights.
+static void what_is_pending_is_not_free(void **state) {
+    (void)state;
+    struct bench b;
+    open_bench(&b, 0);
+    leave_free(&b, RESERVE + (RESERVE / 2));
+    b.reserve.pending_bytes = RESERVE;
+    assert_int_equal(watch(&b, 1e4), 1);
+    assert_int_equal(b.told.change, ATSI_RESERVE_SHRINKS);
+    b.reserve.pending_bytes = CARD;
+    b.others = 0;
+    assert_int_equal(watch(&b, 1e4), 1);
+    assert_int_equal(watch(&b, 3 * second), 0);
+    b.reserve.pending_bytes = 0;
+    assert_int_equal(watch(&b, 3 * second), 1);
+    assert_int_equal(b.weights.n_resident, 3);
+    close_bench(&b);
+}
+
 static void without_a_reserve_it_never_looks(void **state) {
     (void)state;
     struct bench b;
@@ -308,6 +327,7 @@ int main(void) {
         cmocka_unit_test(it_comes_back_as_far_as_there_is_room),
         cmocka_unit_test(others_are_faster),
         cmocka_unit_test(it_learns_to_wait),
+        cmocka_unit_test(what_is_pending_is_not_free),
         cmocka_unit_test(without_a_reserve_it_never_looks),
         cmocka_unit_test(logits_are_the_same_bits),
     };
