@@ -33,12 +33,14 @@ struct making {
     struct atsi_pool *pool;
     struct atsi_machine machine;
     struct atsi_placement placement;
+    struct atsi_routing_stats routing;
     char *output_path;
 };
 
 static void release(struct making *m) {
     free(m->output_path);
     atsi_machine_free(&m->machine);
+    atsi_routing_stats_free(&m->routing);
     atsi_pool_free(m->pool);
     free(m->tokenizer);
     atsi_plan_free(&m->plan);
@@ -114,11 +116,22 @@ static enum atsi_status make_content(struct making *m, const char *command_line,
     return ATSI_OK;
 }
 
+// What can be wrong while explaining is the statistics.
+static enum atsi_status name_routing(const struct atsi_plan_options *o, enum atsi_status status,
+                                     struct atsi_error *err) {
+    return status == ATSI_BAD_INPUT && o->routing_path ? atsi_fail_prefix(err, "--routing %s", o->routing_path)
+                                                       : status;
+}
+
 static enum atsi_status explain(struct making *m, const struct atsi_place_options *options, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
-    if (o->explain)
-        ATSI_TRY(atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, o->json, err));
-    else if (!m->console->quiet)
+    if (o->explain) {
+        const struct atsi_routing_stats *routing = o->routing_path ? &m->routing : NULL;
+        ATSI_TRY(name_routing(
+            o,
+            atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, routing, o->json, err),
+            err));
+    } else if (!m->console->quiet)
         atsi_explain_budget(m->console->log, &m->plan, &m->placement);
     if (o->report_path)
         ATSI_TRY(atsi_html_report(o->report_path, &m->plan, &m->machine.profile, options, &m->placement, err));
@@ -130,6 +143,7 @@ static bool only_looks(const struct atsi_plan_options *o) { return o->explain ||
 
 static enum atsi_status place(struct making *m, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
+    if (o->routing_path) ATSI_TRY(atsi_routing_read(o->routing_path, &m->routing, err));
     ATSI_TRY(atsi_machine_find(o, &m->plan, m->console, &m->machine, err));
     if (!m->machine.use_gpu) {
         if (!o->n_pins && !only_looks(o)) return ATSI_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "planner/cost.h"
+#include "planner/hot_experts.h"
 #include "planner/what_if.h"
 
 static const char *const side_words[] = {"cpu", "gpu"};
@@ -215,7 +216,32 @@ struct explained {
     struct baselines baselines;
     struct atsi_placement more; // with 1 GiB more, if the card has it
     bool fits;
+    const struct atsi_routing_stats *routing; // NULL: not given
+    struct atsi_hot_experts hot;
 };
+
+static void print_routing(FILE *out, const struct explained *e) {
+    const struct atsi_hot_experts *h = &e->hot;
+    double now_us = e->placement->decode_us, hot_us = now_us - h->saved_us;
+    if (!e->routing) return;
+    fprintf(
+        out,
+        "routing    the hottest eighth of the experts gets %.1f %% of the choices, %.1f %% were chosen by the token "
+        "before too, a chunk touches %.1f %%\n"
+        "           were experts placed one by one, the hottest on the GPU: %.1f instead of %.1f MiB a token from the "
+        "host, decode %.2f instead of %.2f tokens/s\n",
+        100 * h->eighth_share, 100 * h->reused_share, 100 * h->chunk_share, h->hot_host_bytes / mib,
+        h->host_bytes / mib, rate(hot_us, 1), rate(now_us, 1));
+}
+
+static bool put_routing(cJSON *root, const struct explained *e) {
+    const struct atsi_hot_experts *h = &e->hot;
+    cJSON *o = e->routing ? cJSON_AddObjectToObject(root, "routing") : NULL;
+    return !e->routing || (o && put(o, "eighth_share", h->eighth_share) && put(o, "reused_share", h->reused_share) &&
+                           put(o, "chunk_share", h->chunk_share) &&
+                           put(o, "resident_bytes", (double)h->resident_bytes) && put(o, "host_bytes", h->host_bytes) &&
+                           put(o, "hot_host_bytes", h->hot_host_bytes) && put(o, "saved_us", h->saved_us));
+}
 
 static const char *const method_words[] = {"undivided", "partition", "layers"};
 
@@ -227,7 +253,7 @@ static bool put_all(cJSON *root, const struct explained *e) {
            put(root, "prefill_us", p->prefill_us) && put(root, "decode_static_us", p->decode_static_us) &&
            put(root, "prefill_static_us", p->prefill_static_us) && put(root, "gap", e->plan->certificate.gap) &&
            put(root, "n_estimated", p->n_estimated) &&
-           (!e->fits || put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
+           (!e->fits || put(root, "decode_us_with_1_gib_more", e->more.decode_us)) && put_routing(root, e) &&
            put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
 }
 
@@ -249,14 +275,16 @@ static void print_text(FILE *out, const struct explained *e, const struct atsi_d
         fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(e->more.decode_us, 1),
                 100 * (p->decode_us / e->more.decode_us - 1), rate(e->more.prefill_us, e->plan->limits.chunk));
     print_chunks(out, e->plan, p);
+    print_routing(out, e);
     print_baselines(out, e->plan, p, &e->baselines);
     print_units(out, e->plan, p, e->prices);
 }
 
 enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
-                              bool json, struct atsi_error *err) {
-    struct explained e = {.plan = plan, .placement = placement};
+                              const struct atsi_routing_stats *routing, bool json, struct atsi_error *err) {
+    struct explained e = {.plan = plan, .placement = placement, .routing = routing};
+    if (routing) ATSI_TRY(atsi_hot_experts_of(plan, routing, &e.hot, err));
     ATSI_TRY(compare(plan, profile, options, &e.baselines, err));
     ATSI_TRY(with_one_gib_more(plan, profile, options, &e.fits, &e.more, err));
     e.prices = calloc(plan->program.n_units, sizeof *e.prices);

@@ -21,9 +21,7 @@ double atsi_objective_us(const struct atsi_objective *o, const struct atsi_plan 
     return (1 - w) * decode_us + w * o->decode_per_prefill * prefill_us / plan->limits.chunk;
 }
 
-// What a unit that stays on the CPU costs a round in which such units are streamed. A token: CPU and link work through them at the
-// same time, so their rates add up. A chunk: the link alone keeps up with the GPU, or it does not.
-static double streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
+double atsi_streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
     if (phase == ATSI_DECODE) return t->cpu_us > 0 ? 1 / (1.0 / t->cpu_us + 1.0 / fmax(t->transfer_us, 1e-6)) : 0;
     return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
 }
@@ -36,8 +34,8 @@ void atsi_objective_units(const struct atsi_objective *o, const struct atsi_plan
         bool moves = streamed && atsi_unit_is_promotable(u), runs = atsi_unit_runs_on_gpu(&plan->program, u);
         units[i] = (struct atsi_solve_unit){
             .size_bytes = atsi_budget_unit(plan, u),
-            .t_cpu_us = atsi_objective_us(o, plan, moves ? streamed_us(d, ATSI_DECODE) : d->cpu_us,
-                                          moves ? streamed_us(p, ATSI_PREFILL) : p->cpu_us),
+            .t_cpu_us = atsi_objective_us(o, plan, moves ? atsi_streamed_us(d, ATSI_DECODE) : d->cpu_us,
+                                          moves ? atsi_streamed_us(p, ATSI_PREFILL) : p->cpu_us),
             // ATSI_NEVER_US would drown the others in GLPK's arithmetic
             .t_gpu_us = runs ? atsi_objective_us(o, plan, d->gpu_us, p->gpu_us) : 0,
             .switch_us = atsi_objective_us(o, plan, d->switch_us, p->switch_us),

@@ -23,6 +23,7 @@ const char *atsi_plan_usage(void) {
            "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable),\n"
            "         --placement tensor|tensor-static|layer (for comparison: not for dynamic transfer; whole layers)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
+           "         --routing FILE: with --explain, what routing statistics (atsi-run --save-routing) say of it;\n"
            "         --report FILE.html: all of it as one page; none of them writes a plan unless -o is given\n"
            "         --help, --version\n";
 }
@@ -60,6 +61,7 @@ static const struct option options[] = {
     {"--device", TEXT, AT(device_path), 0, 0},
     {"--save-profile", TEXT, AT(save_profile_path), 0, 0},
     {"--report", TEXT, AT(report_path), 0, 0},
+    {"--routing", TEXT, AT(routing_path), 0, 0},
     {"--reprofile", FLAG, AT(reprofile), 0, 0},
     {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
@@ -207,10 +209,13 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
     if (!o->input_path || !*o->input_path)
         return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
     if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
-        (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path))
-        return atsi_fail(
-            err, ATSI_BAD_INPUT,
-            "--device, --save-profile, --pin, --explain, --what-if and --report place a model: they need one");
+        (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path ||
+         o->routing_path))
+        return atsi_fail(err, ATSI_BAD_INPUT,
+                         "--device, --save-profile, --pin, --explain, --what-if, --report and --routing place a model: "
+                         "they need one");
+    if (o->routing_path && !o->explain)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--routing: what it says is part of --explain; give that too");
     if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "

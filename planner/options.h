@@ -39,6 +39,7 @@ struct atsi_plan_options {
     const char *device_path;       // --device: a stored device profile
     const char *save_profile_path; // --save-profile
     const char *report_path;       // --report
+    const char *routing_path;      // --routing
     double profile_seconds;        // --profile-seconds
     double prefill_weight;         // --objective: decode 0, prefill 1
     struct atsi_pin pins[ATSI_PLAN_MAX_PINS];

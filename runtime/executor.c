@@ -134,6 +134,7 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->n_ctx = params->n_ctx;
     x->device = params->device;
     x->trace = params->trace;
+    x->routing = params->routing;
     x->no_overlap = params->no_overlap;
     for (int phase = 0; phase < 2; phase++) atsi_recorder_start(&x->recorders[phase]);
     enum atsi_status status = create(x, params, err);

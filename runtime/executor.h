@@ -10,6 +10,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/device.h"
 #include "runtime/recorder.h"
+#include "runtime/routing.h"
 #include "runtime/trace.h"
 
 struct atsi_executor;
@@ -26,6 +27,7 @@ struct atsi_executor_params {
     struct atsi_device *device;        // NULL: CPU only; borrowed
     bool no_overlap;                   // for comparison: everything waits for everything before it
     struct atsi_trace *trace;          // NULL: none; borrowed. Tracing adds two events to every run of device work
+    struct atsi_routing *routing;      // NULL: experts are not counted; borrowed
 };
 
 enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out,

@@ -76,6 +76,7 @@ struct atsi_executor {
     bool no_overlap;
     bool times_device; // events are recorded in this round
     struct atsi_trace *trace;
+    struct atsi_routing *routing; // NULL: experts are not counted
     struct atsi_event *round_began;
     double round_began_us;
     uint64_t host_bytes;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "formats/base/new_file.h"
 #include "runtime/chat.h"
 #include "runtime/generate.h"
 #include "runtime/input.h"
@@ -54,6 +55,7 @@ struct run {
     struct atsi_weights weights;
     struct atsi_reserve reserve;
     struct atsi_session *session;
+    struct atsi_routing *routing; // NULL: experts are not counted
     struct atsi_sampler *sampler;
     struct atsi_output output;
     FILE *logits;
@@ -68,6 +70,7 @@ static void close_run(struct run *r) {
     atsi_output_free(&r->output);
     atsi_sampler_free(r->sampler);
     atsi_session_free(r->session);
+    atsi_routing_free(r->routing);
     atsi_weights_free(&r->weights);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
@@ -177,9 +180,35 @@ static void follow_reserve(struct run *r) {
     atsi_session_follow(r->session, &r->reserve);
 }
 
+static bool has_experts(const struct atsi_program *p) {
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_ROUTER) return true;
+    return false;
+}
+
+static enum atsi_status open_routing(struct run *r, struct atsi_error *err) {
+    const struct atsi_plan *plan = &r->model.plan;
+    if (!r->o->stats && !r->o->routing_path) return ATSI_OK;
+    if (has_experts(&plan->program))
+        return atsi_routing_create(&plan->program, plan->limits.chunk, r->device, &r->routing, err);
+    if (r->o->routing_path)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--save-routing: %s is of a model without experts", r->o->plan_path);
+    return ATSI_OK;
+}
+
+static enum atsi_status save_routing(const struct run *r, struct atsi_error *err) {
+    char *json;
+    if (!r->o->routing_path) return ATSI_OK;
+    ATSI_TRY(atsi_routing_to_json(atsi_routing_stats_of(r->routing), &json, err));
+    enum atsi_status status = atsi_write_file(r->o->routing_path, json, strlen(json), err);
+    free(json);
+    return status;
+}
+
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     double started_us = atsi_clock_us();
     ATSI_TRY(load_weights(r, err));
+    ATSI_TRY(open_routing(r, err));
     struct atsi_executor_params params = {.plan = &r->model.plan,
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,
@@ -189,7 +218,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .isa = r->o->isa,
                                           .device = r->device,
                                           .no_overlap = r->o->no_async,
-                                          .trace = r->trace};
+                                          .trace = r->trace,
+                                          .routing = r->routing};
     struct atsi_dispatcher_params dispatching = {.plan = &r->model.plan,
                                                  .policy = policy_of(r->o),
                                                  .has_device = r->device != NULL,
@@ -318,10 +348,12 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
     return ATSI_OK;
 }
 
-static void report(const struct run *r) {
+static enum atsi_status report(const struct run *r, struct atsi_error *err) {
     if (!r->o->json && !r->o->print_ids && !r->o->chat) atsi_report_begin_line();
     atsi_report_times(stderr, r->session, &r->weights, &r->times);
-    if (r->o->stats) atsi_report_stats(stderr, r->session, &r->weights, &r->times);
+    if (!r->o->stats) return ATSI_OK;
+    atsi_report_stats(stderr, r->session, &r->weights, &r->times);
+    return r->routing ? atsi_routing_report(stderr, atsi_routing_stats_of(r->routing), err) : ATSI_OK;
 }
 
 // A plan made for another card still runs if it can; its owner should know.
@@ -354,7 +386,8 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
     ATSI_TRY(close_logits(r, err));
     ATSI_TRY(close_trace(r, err));
-    if (!r->o->quiet || r->o->stats) report(r);
+    ATSI_TRY(save_routing(r, err));
+    if (!r->o->quiet || r->o->stats) ATSI_TRY(report(r, err));
     return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
 }
 

@@ -15,7 +15,8 @@ const char *atsi_run_usage(void) {
            "--chat-format NAME\n"
            "generation  -n N, --temp T (0: greedy), --top-k K, --top-p P, --min-p P, --repeat-penalty R, --seed S,\n"
            "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
-           "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE\n"
+           "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE,\n"
+           "            --save-routing FILE: how often each expert was chosen, for atsi-plan --routing\n"
            "machine     --device cpu|cuda|sim:FILE.json, --threads N, --isa NAME, --policy fifo|paper|none\n"
            "            --vram-reserve SIZE: give weights back when less of the card is free (default 256M, 0: "
            "never),\n"
@@ -83,6 +84,7 @@ static const struct option options[] = {
     {"--isa", TEXT, AT(isa), 0, 0},
     {"--policy", TEXT, AT(policy), 0, 0},
     {"--trace", TEXT, AT(trace_path), 0, 0},
+    {"--save-routing", TEXT, AT(routing_path), 0, 0},
     {"--system", TEXT, AT(system_prompt), 0, 0},
     {"--chat-format", TEXT, AT(chat_format), 0, 0},
     {"--chat", FLAG, AT(chat), 0, 0},
