@@ -26,7 +26,8 @@ enum {
 enum {
     Q8_0_ELEMS = 32,
     Q8_0_BYTES = 34,
-    PREFETCH_ROWS = 8
+    PREFETCH_ROWS = 8,
+    FEW_QUERIES = 16 // up to here rows are opened for every tile of queries, not once into memory
 };
 
 static float exp_one(float x) {
@@ -107,14 +108,16 @@ static void prefetch_row(const uint8_t *row, size_t row_bytes) {
     for (size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i);
 }
 
+static size_t row_bytes_of(enum atsi_dtype type, uint32_t dim) {
+    return type == ATSI_F16 ? dim * 2u : type == ATSI_Q8_0 ? dim / Q8_0_ELEMS * Q8_0_BYTES : dim * 4u;
+}
+
 // Rows first .. end - 1 of the block that starts at position `begin`, as padded floats.
 static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t slot_bytes, uint32_t dim,
                        uint32_t begin, uint32_t first, uint32_t end) {
     uint32_t pad = atsi_vec_pad(dim), slot = (begin + first) % t->capacity,
              ahead = (begin + first + PREFETCH_ROWS) % t->capacity;
-    size_t row_bytes = t->kv_type == ATSI_F16    ? dim * 2u
-                       : t->kv_type == ATSI_Q8_0 ? dim / Q8_0_ELEMS * Q8_0_BYTES
-                                                 : dim * 4u;
+    size_t row_bytes = row_bytes_of(t->kv_type, dim);
     for (uint32_t j = first; j < end; j++) {
         const uint8_t *in = (const uint8_t *)cache + slot * slot_bytes;
         float *out = t->rows + (size_t)j * pad;
@@ -133,8 +136,8 @@ static void load_block(const struct atsi_attn_tile *t, const void *cache, size_t
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
-// The sums of a full tile at once: the tree of lanes_sum(), with the vectors that it halves packed together.
-static inline void store_sums(lanes sum[TILE_QUERIES][TILE_KEYS], float scale_by, float *scores) {
+// The sums of a tile of 1, 2 or 4 queries at once: the tree of lanes_sum(), with the vectors that it halves packed together.
+static inline void store_sums(lanes sum[TILE_QUERIES][TILE_KEYS], float scale_by, uint32_t n_q, float *scores) {
     __m512 key[TILE_KEYS]; // quarter q: four partial sums of query q
     for (int b = 0; b < TILE_KEYS; b++) {
         __m512 half[2]; // eight partial sums of two queries
@@ -150,7 +153,8 @@ static inline void store_sums(lanes sum[TILE_QUERIES][TILE_KEYS], float scale_by
     __m512 all = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
     all = _mm512_mul_ps(all, _mm512_set1_ps(scale_by));
     _mm_storeu_ps(scores, _mm512_extractf32x4_ps(all, 0));
-    _mm_storeu_ps(scores + ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 1));
+    if (n_q > 1) _mm_storeu_ps(scores + ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 1));
+    if (n_q <= 2) return;
     _mm_storeu_ps(scores + 2 * ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 2));
     _mm_storeu_ps(scores + 3 * ATSI_ATTN_BLOCK, _mm512_extractf32x4_ps(all, 3));
 }
@@ -172,7 +176,7 @@ static inline void score_tile(const float *q, const float *k, uint32_t pad, uint
     }
 #if defined(__AVX512F__)
     if (n_q == TILE_QUERIES && n_k == TILE_KEYS) {
-        store_sums(sum, scale_by, scores);
+        store_sums(sum, scale_by, TILE_QUERIES, scores);
         return;
     }
 #endif
@@ -276,10 +280,58 @@ static void value_block(const struct atsi_attn_tile *t, uint32_t first, uint32_t
     }
 }
 
+#include "kernels/cpu/vec_attention_few_body.h"
+
 // ---- ranges ---------------------------------------------------------------------------------------------------------
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+static void softmax_queries(const struct atsi_attn_tile *t, uint32_t block) {
+    for (uint32_t i = 0; i < t->n_queries; i++) {
+        // A query that sees nothing here keeps its sums to the bit: its weights are 0.
+        if (t->first[i] < block + ATSI_ATTN_BLOCK && t->end[i] > block)
+            softmax_block(t, i, block);
+        else
+            memset(t->scores + (size_t)i * ATSI_ATTN_BLOCK, 0, ATSI_ATTN_BLOCK * sizeof *t->scores);
+    }
+}
+
+// Positions first .. end - 1, a part of the range that some query sees.
+static void range_of_many(const struct atsi_attn_tile *t, uint32_t first, uint32_t end) {
+    for (uint32_t block = first / ATSI_ATTN_BLOCK * ATSI_ATTN_BLOCK; block < end; block += ATSI_ATTN_BLOCK) {
+        uint32_t from = first > block ? first - block : 0, to = least(ATSI_ATTN_BLOCK, end - block);
+        load_block(t, t->k, t->k_slot_bytes, t->k_dim, block, from, to);
+        score_block(t, from, to);
+        softmax_queries(t, block);
+        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, from,
+                   to); // over the keys: one of the two fits a first-level cache
+        value_block(t, from, to);
+    }
+}
+
+FEW_INLINE void range_of_few(enum atsi_dtype type, const struct atsi_attn_tile *t, uint32_t first, uint32_t end) {
+    size_t key_bytes = row_bytes_of(type, t->k_dim), value_bytes = row_bytes_of(type, t->v_dim);
+    for (uint32_t block = first / ATSI_ATTN_BLOCK * ATSI_ATTN_BLOCK; block < end; block += ATSI_ATTN_BLOCK) {
+        uint32_t from = first > block ? first - block : 0, to = least(ATSI_ATTN_BLOCK, end - block);
+        struct block_rows rows;
+        find_rows(t, t->k, t->k_slot_bytes, block, &rows);
+        score_block_few(type, t, &rows, key_bytes, from, to);
+        softmax_queries(t, block);
+        find_rows(t, t->v, t->v_slot_bytes, block, &rows);
+        value_block_few(type, t, &rows, value_bytes, from, to);
+    }
+}
+
+static void range_of_few_f32(const struct atsi_attn_tile *t, uint32_t first, uint32_t end) {
+    range_of_few(ATSI_F32, t, first, end);
+}
+static void range_of_few_f16(const struct atsi_attn_tile *t, uint32_t first, uint32_t end) {
+    range_of_few(ATSI_F16, t, first, end);
+}
+static void range_of_few_q8_0(const struct atsi_attn_tile *t, uint32_t first, uint32_t end) {
+    range_of_few(ATSI_Q8_0, t, first, end);
+}
 
 static void attention_range(const struct atsi_attn_tile *t, uint32_t begin, uint32_t end) {
     uint32_t seen_first = UINT32_MAX, seen_end = 0;
@@ -290,22 +342,17 @@ static void attention_range(const struct atsi_attn_tile *t, uint32_t begin, uint
         seen_first = least(seen_first, t->first[i]);
         seen_end = most(seen_end, t->end[i]);
     }
-    for (uint32_t block = begin; block < end; block += ATSI_ATTN_BLOCK) {
-        if (block + ATSI_ATTN_BLOCK <= seen_first || block >= seen_end) continue;
-        uint32_t first = seen_first > block ? seen_first - block : 0, n = least(ATSI_ATTN_BLOCK, seen_end - block);
-        load_block(t, t->k, t->k_slot_bytes, t->k_dim, block, first, n);
-        score_block(t, first, n);
-        for (uint32_t i = 0; i < t->n_queries; i++) {
-            // A query that sees nothing here keeps its sums to the bit: its weights are 0.
-            if (t->first[i] < block + ATSI_ATTN_BLOCK && t->end[i] > block)
-                softmax_block(t, i, block);
-            else
-                memset(t->scores + (size_t)i * ATSI_ATTN_BLOCK, 0, ATSI_ATTN_BLOCK * sizeof *t->scores);
-        }
-        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, first,
-                   n); // over the keys: one of the two fits a first-level cache
-        value_block(t, first, n);
-    }
+    begin = most(begin, seen_first);
+    end = least(end, seen_end);
+    if (begin >= end) return;
+    if (t->n_queries > FEW_QUERIES || t->k_dim % LANES != 0 || t->v_dim % LANES != 0)
+        range_of_many(t, begin, end);
+    else if (t->kv_type == ATSI_F16)
+        range_of_few_f16(t, begin, end);
+    else if (t->kv_type == ATSI_Q8_0)
+        range_of_few_q8_0(t, begin, end);
+    else
+        range_of_few_f32(t, begin, end);
 }
 
 static void attention_fold(float *total_max, float *total_sum, float *total_acc, float max, float sum, const float *acc,
