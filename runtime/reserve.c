@@ -1,9 +1,13 @@
 #include "runtime/reserve.h"
 
+#include <math.h>
+
 #include "formats/base/clock.h"
 #include "runtime/side.h"
 
-static const double poll_us = 1e4;
+static const double poll_us = 1e4;       // at most so often,
+static const double looks_share = 200;   // and no more than this part of the time, where a driver is slow to answer,
+static const double poll_us_most = 1e5;  // within limits
 static const double refill_us = 4e3;     // copying between two rounds, while tensors come back
 static const double hold_us_least = 1e6; // room must last that long before anything comes back
 static const double hold_us_most = 6e7;  // after having come back too early again and again
@@ -45,14 +49,8 @@ static uint32_t fit_chunks(const struct atsi_reserve *b, uint64_t bytes) {
 }
 
 static void decide(struct atsi_reserve *b, enum atsi_reserve_change change, uint32_t n_resident, uint64_t free_bytes) {
-    const struct atsi_resident *r = resident_of(b);
-    uint32_t n = b->weights->n_resident, low = n < n_resident ? n : n_resident, high = n < n_resident ? n_resident : n;
-    b->next = (struct atsi_reserve_move){.change = change,
-                                         .n_units = high - low,
-                                         .bytes = r->end_bytes[high] - r->end_bytes[low],
-                                         .free_bytes = free_bytes,
-                                         .n_resident = n_resident,
-                                         .n_removable = r->n_units};
+    b->next = (struct atsi_reserve_move){
+        .change = change, .free_bytes = free_bytes, .n_resident = n_resident, .n_removable = resident_of(b)->n_units};
 }
 
 // Tensors that came back in vain are no loss: they are dropped first, and without a new assignment.
@@ -106,7 +104,9 @@ static enum atsi_status look(struct atsi_reserve *b, double now_us, struct atsi_
     double started_us = atsi_clock_us();
     ATSI_TRY(w->owner->ops->free_bytes(w->owner, &free_bytes, err));
     free_bytes -= b->pending_bytes < free_bytes ? b->pending_bytes : free_bytes;
-    b->polling_us += atsi_clock_us() - started_us;
+    double took_us = atsi_clock_us() - started_us;
+    b->polling_us += took_us;
+    b->wait_us = fmin(fmax(looks_share * took_us, poll_us), poll_us_most);
     b->n_polls++;
     if (free_bytes < b->bytes + margin) b->tight_us = now_us;
     if (free_bytes < b->bytes) return shrink(b, free_bytes, err);
@@ -119,7 +119,7 @@ enum atsi_status atsi_reserve_poll(struct atsi_reserve *b, double now_us, enum a
                                    struct atsi_error *err) {
     *change = ATSI_RESERVE_STAYS;
     if (b->bytes == 0 || !b->weights->range || b->weights->range->chunk_bytes == 0) return ATSI_OK;
-    if (b->n_polls > 0 && now_us - b->polled_us < poll_us) return ATSI_OK;
+    if (b->n_polls > 0 && now_us - b->polled_us < b->wait_us) return ATSI_OK;
     if (b->n_polls == 0) {
         b->tight_us = now_us;
         b->hold_us = hold_us_least;
@@ -149,11 +149,19 @@ static void learn(struct atsi_reserve *b) {
 enum atsi_status atsi_reserve_apply(struct atsi_reserve *b, struct atsi_error *err) {
     char name[96];
     double started_us = atsi_clock_us();
+    const struct atsi_resident *r = resident_of(b);
     bool shrinks = b->next.change == ATSI_RESERVE_SHRINKS;
+    uint32_t before = b->weights->n_resident;
     if (b->next.change == ATSI_RESERVE_STAYS) return ATSI_OK;
     ATSI_TRY(shrinks ? atsi_weights_release(b->weights, b->next.n_resident, err)
                      : atsi_weights_settle(b->weights, err));
+    uint32_t after = b->weights->n_resident, low = after < before ? after : before,
+             high = after < before ? before : after;
+    b->next.n_resident = after;
+    b->next.n_units = high - low;
+    b->next.bytes = r->end_bytes[high] - r->end_bytes[low];
     b->next.took_us = atsi_clock_us() - started_us;
+    if (after == before) b->bytes = 0; // the host has no memory for them: asking again would change nothing
     learn(b);
     snprintf(name, sizeof name, "%s %u units, %llu MiB", shrinks ? "gave back" : "took again", b->next.n_units,
              (unsigned long long)(b->next.bytes / mib));

@@ -37,13 +37,13 @@ struct atsi_reserve {
     void *context;
     struct atsi_trace *trace; // may be NULL
     // What follows belongs to reserve.c; zero at first.
-    double polled_us, tight_us, grown_us, hold_us;
+    double polled_us, wait_us, tight_us, grown_us, hold_us;
     struct atsi_reserve_move next;
     uint32_t n_polls, n_shrunk, n_grown;
     double polling_us;
 };
 
-// Looks at the card, at most every 10 ms (now_us: atsi_clock_us()), and between rounds only. While there is room it brings tensors back, a few
+// Looks at the card, at most every 10 ms or half a percent of the time (now_us: atsi_clock_us()), and between rounds only. While there is room it brings tensors back, a few
 // milliseconds at a time; nothing that a round uses changes by that. *change other than ATSI_RESERVE_STAYS: the caller ends whatever still
 // reads the arrays of the weights, calls atsi_reserve_apply, and makes a new assignment before the next round.
 enum atsi_status atsi_reserve_poll(struct atsi_reserve *b, double now_us, enum atsi_reserve_change *change,

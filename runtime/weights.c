@@ -132,23 +132,31 @@ void weights_update(struct atsi_weights *w) {
 
 // ---- leaving ------------------------------------------------------------------------------------------------------
 
-// The plan file holds most tensors as they are; one that it holds compressed is copied back once.
-static enum atsi_status keep_on_host(struct atsi_weights *w, uint32_t t, struct atsi_error *err) {
-    if (w->host[t]) return ATSI_OK;
-    uint64_t bytes = program_of(w)->tensors[t].size_bytes;
-    if (weights_use_mapping(w, t)) {
-        if (!w->mapped[t]) atsi_bulk_read(NULL, NULL, w->host[t], bytes);
-        return ATSI_OK;
-    }
-    ATSI_TRY(weights_alloc_host(w, t, err));
-    return w->owner->ops->copy_to_host(w->upload.stream, w->unpacked[t], w->device[t], bytes, err);
+// The plan file holds most tensors as they are; one that it holds compressed is copied back once. *kept is false when the host has no
+// memory for that.
+static enum atsi_status keep_on_host(struct atsi_weights *w, uint32_t t, bool *kept, struct atsi_error *err) {
+    *kept = true;
+    if (w->host[t] || weights_use_mapping(w, t)) return ATSI_OK;
+    *kept = weights_alloc_host(w, t, NULL) == ATSI_OK;
+    if (!*kept) return ATSI_OK;
+    return w->owner->ops->copy_to_host(w->upload.stream, w->unpacked[t], w->device[t],
+                                       program_of(w)->tensors[t].size_bytes, err);
 }
 
-static enum atsi_status keep_unit_on_host(struct atsi_weights *w, uint32_t unit, struct atsi_error *err) {
+static enum atsi_status keep_unit_on_host(struct atsi_weights *w, uint32_t unit, bool *kept, struct atsi_error *err) {
+    uint32_t cursor = 0, t;
+    *kept = true;
+    while (*kept && atsi_unit_next_big_tensor(program_of(w), &program_of(w)->units[unit], &cursor, &t))
+        ATSI_TRY(keep_on_host(w, t, kept, err));
+    return ATSI_OK;
+}
+
+// Pages of the plan file that nobody has pinned, so that the next round does not fetch them one by one.
+static void read_unit(const struct atsi_weights *w, uint32_t unit) {
     uint32_t cursor = 0, t;
     while (atsi_unit_next_big_tensor(program_of(w), &program_of(w)->units[unit], &cursor, &t))
-        ATSI_TRY(keep_on_host(w, t, err));
-    return ATSI_OK;
+        if (!w->mapped[t] && !w->unpacked[t])
+            atsi_bulk_read(NULL, NULL, w->host[t], program_of(w)->tensors[t].size_bytes);
 }
 
 static void change_homes(struct atsi_weights *w, uint32_t n_resident) {
@@ -157,11 +165,17 @@ static void change_homes(struct atsi_weights *w, uint32_t n_resident) {
 }
 
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err) {
-    for (uint32_t k = n_keep; k < w->n_resident; k++) ATSI_TRY(keep_unit_on_host(w, w->resident.units[k], err));
+    uint32_t before = w->n_resident, n = before;
+    for (bool kept = true; kept && n > n_keep;) {
+        ATSI_TRY(keep_unit_on_host(w, w->resident.units[n - 1], &kept, err));
+        n -= kept;
+    }
     ATSI_TRY(atsi_upload_finish(&w->upload, err));
-    if (n_keep < w->n_resident) change_homes(w, n_keep);
-    w->filled_bytes = w->resident.end_bytes[n_keep];
-    return w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err);
+    if (n < before) change_homes(w, n);
+    w->filled_bytes = w->resident.end_bytes[n];
+    ATSI_TRY(w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err));
+    for (uint32_t k = n; k < before; k++) read_unit(w, w->resident.units[k]);
+    return ATSI_OK;
 }
 
 // ---- coming back --------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t 
 void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap);
 
 // ---- between rounds: the arrays above change, and the executor needs a new assignment before its next round ----------------
-// Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the card's again.
+// Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the
+// card's again. More units stay when the host has no memory for what is stored compressed.
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err);
 // Brings tensors of the units up to n_target back, chunk by chunk until the time is up (at least one). *refused: the card had no room for
 // the next chunk. Nothing else changes before atsi_weights_settle.

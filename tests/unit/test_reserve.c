@@ -76,6 +76,7 @@ static uint32_t watch(struct bench *b, double us) {
     uint32_t n = 0;
     for (double end_us = b->now_us + us; b->now_us < end_us; b->now_us += 1e4) {
         enum atsi_reserve_change change;
+        b->reserve.wait_us = 0; // how long a look takes is the machine's
         check_ok(atsi_reserve_poll(&b->reserve, b->now_us, &change, &b->err), b->err);
         n += change != ATSI_RESERVE_STAYS;
         check_ok(atsi_reserve_apply(&b->reserve, &b->err), b->err);
@@ -229,6 +230,16 @@ static void what_is_pending_is_not_free(void **state) {
     close_bench(&b);
 }
 
+static void it_does_not_look_all_the_time(void **state) {
+    (void)state;
+    struct bench b;
+    enum atsi_reserve_change change;
+    open_bench(&b, 0);
+    for (int i = 0; i < 1000; i++) check_ok(atsi_reserve_poll(&b.reserve, b.now_us + i * 1000, &change, &b.err), b.err);
+    assert_in_range(b.reserve.n_polls, 10, 100);
+    close_bench(&b);
+}
+
 static void without_a_reserve_it_never_looks(void **state) {
     (void)state;
     struct bench b;
@@ -328,6 +339,7 @@ int main(void) {
         cmocka_unit_test(others_are_faster),
         cmocka_unit_test(it_learns_to_wait),
         cmocka_unit_test(what_is_pending_is_not_free),
+        cmocka_unit_test(it_does_not_look_all_the_time),
         cmocka_unit_test(without_a_reserve_it_never_looks),
         cmocka_unit_test(logits_are_the_same_bits),
     };
