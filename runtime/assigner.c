@@ -26,10 +26,29 @@ struct atsi_assigner {
     struct atsi_prepared_round *discarded; // to be freed by the thread
 };
 
+static enum atsi_status decide(struct atsi_assigner *a, const struct atsi_assigner_job *job, enum atsi_link_use use,
+                               struct atsi_assignment *out, struct atsi_error *err) {
+    return atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, &job->wish.scales, job->factors, out, err);
+}
+
+static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job *job, struct atsi_error *err) {
+    double best_us = 0;
+    for (int use = 0; use < ATSI_LINK_USES; use++) {
+        struct atsi_assignment assignment;
+        double us;
+        ATSI_TRY(decide(a, job, (enum atsi_link_use)use, &assignment, err));
+        ATSI_TRY(atsi_executor_forecast(a->executor, &assignment, &job->wish.scales, &us, err));
+        if (use > 0 && us >= best_us) continue;
+        best_us = us;
+        job->wish.use = (enum atsi_link_use)use;
+    }
+    return ATSI_OK;
+}
+
 static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_result *r, struct atsi_error *err) {
     struct atsi_assignment assignment;
-    ATSI_TRY(
-        atsi_dispatcher_decide(a->dispatcher, r->job.n_tokens, r->job.wish.use, &r->job.wish.scales, &assignment, err));
+    if (r->job.choose) ATSI_TRY(choose(a, &r->job, err));
+    ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, err));
     r->decision = atsi_dispatcher_last(a->dispatcher);
     return atsi_executor_prepare(a->executor, &assignment, &r->prepared, err);
 }

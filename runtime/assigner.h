@@ -14,10 +14,12 @@ struct atsi_assigner;
 struct atsi_assigner_job {
     uint32_t n_tokens; // of the rounds to come
     struct atsi_tuner_wish wish;
+    bool choose;                             // the use with the shorter forecast, whatever the wish says
+    const struct atsi_unit_factors *factors; // [n_units] unchanged until the result is taken; NULL: 1 each
 };
 
 struct atsi_assigner_result {
-    struct atsi_assigner_job job;
+    struct atsi_assigner_job job;         // with the use that was decided for
     struct atsi_prepared_round *prepared; // the taker's; NULL when the job failed
     struct atsi_decision decision;
     double began_us, took_us; // of the whole job (atsi_clock_us)

@@ -99,12 +99,14 @@ static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
 
 // Divides every CPU unit so that both parts end together. Both sides draw on the same host memory, and reading in place is slower
 // than the copy engine.
-static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units) {
+static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units,
+                  const struct atsi_unit_factors *factors) {
     const struct atsi_contention *c = &d->plan->contention;
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         if (!can_be_shared(d, u)) continue;
         double cpu_us = units[u].t_cpu_us * c->cpu_beside_link,
                gpu_us = units[u].transfer_us * c->link_in_place + units[u].t_gpu_us;
+        if (factors) gpu_us *= factors[u].in_place;
         if (!(cpu_us + gpu_us > 0)) continue;
         d->gpu_share[u] = (float)(cpu_us / (cpu_us + gpu_us));
         d->last.n_shared++;
@@ -121,11 +123,13 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
 }
 
 // The round as the plan has it, but for where units are now. What cannot travel does not fit the temporary region.
-static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales) {
+static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
+                       const struct atsi_unit_factors *factors) {
     uint64_t temp_bytes = d->plan->limits.temp_bytes;
     atsi_round_units(d->plan, n_tokens, temp_bytes, scales, d->units);
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         d->units[u].home = d->homes[u];
+        if (factors) d->units[u].t_cpu_us *= factors[u].cpu;
         if (d->homes[u] == ATSI_CPU && !d->can_travel[u]) d->units[u].size_bytes = temp_bytes + 1;
     }
 }
@@ -145,16 +149,16 @@ static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_sche
 }
 
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
-                                        const struct atsi_scales *scales, struct atsi_assignment *out,
-                                        struct atsi_error *err) {
+                                        const struct atsi_scales *scales, const struct atsi_unit_factors *factors,
+                                        struct atsi_assignment *out, struct atsi_error *err) {
     double started_us = atsi_clock_us();
     d->last = (struct atsi_decision){0};
     stay_home(d);
     if (d->scheduler) {
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
-        list_units(d, n_tokens, scales);
+        list_units(d, n_tokens, scales, n_tokens == 1 ? factors : NULL);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
-            share(d, d->units);
+            share(d, d->units, factors);
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }

@@ -245,4 +245,5 @@ const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_i
 struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool single_tokens) {
     return &x->recorders[single_tokens];
 }
+uint32_t atsi_executor_n_units(const struct atsi_executor *x) { return x->p->n_units; }
 int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_threads(x->pool); }

@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "runtime/recorder.h"
 #include "runtime/routing.h"
+#include "runtime/script_cost.h"
 #include "runtime/trace.h"
 
 struct atsi_executor;
@@ -69,6 +70,12 @@ double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struc
 struct atsi_round_figures {
     double link_bytes, device_us;
 };
+// The factors of single units as its rounds showed them at these speeds (script_cost.h); others are left alone.
+void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi_scales *scales,
+                                struct atsi_unit_factors *factors);
+// What rounds under an assignment should take at these speeds, without preparing them.
+enum atsi_status atsi_executor_forecast(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                        const struct atsi_scales *scales, double *round_us, struct atsi_error *err);
 struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p);
 // Waits until nothing that rounds have started is under way: addresses that they use may change then.
 enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err);
@@ -106,5 +113,6 @@ uint64_t atsi_executor_host_bytes(const struct atsi_executor *x);
 uint32_t atsi_executor_n_handovers(const struct atsi_executor *x);
 const char *atsi_executor_isa(const struct atsi_executor *x);
 int atsi_executor_n_threads(const struct atsi_executor *x);
+uint32_t atsi_executor_n_units(const struct atsi_executor *x);
 
 #endif

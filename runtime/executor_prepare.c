@@ -187,6 +187,12 @@ double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struc
     return atsi_script_time(&p->script, &p->cost, scales);
 }
 
+void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi_scales *scales,
+                                struct atsi_unit_factors *factors) {
+    const struct atsi_prepared_round *p = x->now;
+    if (p && p->n_tokens == 1) atsi_script_unit_factors(x->plan, &p->script, &p->cost, p->recent_us, scales, factors);
+}
+
 struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p) {
     return (struct atsi_round_figures){p->cost.link_bytes, atsi_script_device_us(&p->script, &p->cost, p->recent_us)};
 }
@@ -226,20 +232,30 @@ static enum atsi_status prepare(struct preparation *q, const struct atsi_assignm
     ATSI_TRY(place_states_once(q, err));
     ATSI_TRY(place_promoted(q, err));
     ATSI_TRY(build_script(q, err));
-    ATSI_TRY(price(q, err));
-    return prepare_runs(q, a->n_tokens == 1, err);
+    return price(q, err);
 }
 
 enum atsi_status atsi_executor_prepare(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                        struct atsi_prepared_round **out, struct atsi_error *err) {
     struct preparation q = {.x = x};
     enum atsi_status status = prepare(&q, assignment, err);
+    if (status == ATSI_OK) status = prepare_runs(&q, assignment->n_tokens == 1, err);
     free_preparation(&q);
     *out = NULL;
     if (status == ATSI_OK)
         *out = q.out;
     else
         atsi_prepared_round_free(q.out);
+    return status;
+}
+
+enum atsi_status atsi_executor_forecast(struct atsi_executor *x, const struct atsi_assignment *assignment,
+                                        const struct atsi_scales *scales, double *round_us, struct atsi_error *err) {
+    struct preparation q = {.x = x};
+    enum atsi_status status = prepare(&q, assignment, err);
+    if (status == ATSI_OK) *round_us = atsi_prepared_round_time(q.out, scales);
+    free_preparation(&q);
+    atsi_prepared_round_free(q.out);
     return status;
 }
 

@@ -77,7 +77,7 @@ static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
     static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares"};
     const char *before = ":";
     fprintf(f, "tried    %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
-    for (uint32_t i = 0; i < tuner->n_trials; i++) {
+    for (uint32_t i = 0; i < tuner->n_results; i++) {
         const struct atsi_tuner_result *result = &tuner->results[i];
         if (result->median_us <= 0) continue;
         fprintf(f, "%s %s %.2f ms a token", before, names[result->wish.use], result->median_us * 1e-3);

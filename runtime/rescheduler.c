@@ -1,7 +1,7 @@
 #include "runtime/rescheduler.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "formats/base/clock.h"
 
@@ -19,6 +19,10 @@ enum atsi_status atsi_rescheduler_open(struct atsi_rescheduler *r, struct atsi_e
                                        struct atsi_dispatcher *dispatcher, struct atsi_trace *trace,
                                        const struct atsi_rescheduler_params *params, struct atsi_error *err) {
     *r = (struct atsi_rescheduler){.executor = executor, .dispatcher = dispatcher, .trace = trace, .params = *params};
+    uint32_t n = atsi_executor_n_units(executor);
+    r->factors = calloc(n, sizeof *r->factors);
+    if (!r->factors) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    for (uint32_t u = 0; u < n; u++) r->factors[u] = (struct atsi_unit_factors){1, 1};
     start_tuner(r);
     bool beside = atsi_dispatcher_is_dynamic(dispatcher) && !params->in_turn;
     return atsi_assigner_create(executor, dispatcher, beside, &r->assigner, err);
@@ -33,6 +37,8 @@ void atsi_rescheduler_close(struct atsi_rescheduler *r) {
     atsi_assigner_free(r->assigner);
     r->assigner = NULL;
     drop_ahead(r);
+    free(r->factors);
+    r->factors = NULL;
 }
 
 // ---- taking over --------------------------------------------------------------------------------------------------
@@ -70,7 +76,7 @@ static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assi
     atsi_assigner_discard(r->assigner, old);
     r->at_work = result->prepared;
     r->assigned_for = result->job.n_tokens;
-    if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner);
+    if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner, result->job.wish.use);
     count(r, result, atsi_clock_us() - started_us);
     trace_decision(r, result, "taken over");
     return status;
@@ -78,9 +84,22 @@ static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assi
 
 // ---- another kind of rounds ---------------------------------------------------------------------------------------
 
+static struct atsi_assigner_job decode_job(struct atsi_rescheduler *r) {
+    struct atsi_assigner_job job = {.n_tokens = 1, .wish = r->tuner.wish};
+    atsi_executor_unit_factors(r->executor, &atsi_executor_recorder(r->executor, true)->scales, r->factors);
+    job.choose = !r->tuner.has_begun && r->tuner.params.has_choice;
+    if (job.wish.by_unit) job.factors = r->factors;
+    return job;
+}
+
+static struct atsi_assigner_job prefill_job(const struct atsi_rescheduler *r, uint32_t n_tokens) {
+    struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish.scales = {1, 1, 1}};
+    if (!r->params.never) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
+    return job;
+}
+
 static void ask(struct atsi_rescheduler *r, uint32_t n_tokens) {
-    struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish = r->tuner.wish};
-    if (n_tokens > 1 && !r->params.never) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
+    struct atsi_assigner_job job = n_tokens == 1 ? decode_job(r) : prefill_job(r, n_tokens);
     r->stats.n_decided += n_tokens == 1;
     atsi_assigner_ask(r->assigner, &job);
 }

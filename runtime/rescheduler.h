@@ -30,6 +30,7 @@ struct atsi_rescheduler {
     struct atsi_trace *trace; // NULL: none
     struct atsi_rescheduler_params params;
     struct atsi_tuner tuner;
+    struct atsi_unit_factors *factors;   // [n_units] as recorded so far
     struct atsi_prepared_round *at_work; // the executor's
     uint32_t assigned_for;               // tokens of a round that it was decided for; 0: none yet
     bool has_ahead;                      // `ahead` is a decode assignment for when the prompt has been read

@@ -29,9 +29,15 @@ static double weight_in_unit(const struct atsi_program *p, const struct atsi_uni
 }
 
 static uint32_t unit_of(const struct atsi_program *p, uint32_t i_op) {
-    uint32_t u = 0;
-    while (i_op >= p->units[u].first_op + p->units[u].n_ops) u++;
-    return u;
+    uint32_t low = 0, high = p->n_units - 1; // units stand in the order of their operations
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (p->units[middle].first_op <= i_op)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
 }
 
 struct builder {
@@ -145,6 +151,41 @@ double atsi_script_device_us(const struct atsi_script *script, const struct atsi
         if (kind == ATSI_ACTION_GPU || kind == ATSI_ACTION_CROSS) us += recent_us[i];
     }
     return us;
+}
+
+// ---- single units -------------------------------------------------------------------------------------------------
+
+static float within(double value, double low, double high) {
+    return (float)(value < low ? low : value > high ? high : value);
+}
+
+static void set_factors(const struct atsi_program *p, const struct atsi_script *s, const struct atsi_action *a,
+                        double ratio, struct atsi_unit_factors *factors) {
+    float factor = within(ratio, 0.5, 2); // more is a mistake of the measurement
+    for (uint32_t i = a->first; i < a->first + a->n; i++) {
+        const struct atsi_step *step = &s->steps[i];
+        if (big_bytes(p, &p->ops[step->op]) == 0) continue;
+        if (step->backend == ATSI_CPU)
+            factors[unit_of(p, step->op)].cpu = factor;
+        else if (step->promoted)
+            factors[unit_of(p, step->op)].in_place = factor;
+    }
+}
+
+void atsi_script_unit_factors(const struct atsi_plan *plan, const struct atsi_script *s,
+                              const struct atsi_script_cost *cost, const float *recent_us,
+                              const struct atsi_scales *scales, struct atsi_unit_factors *factors) {
+    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
+        const struct atsi_split_cost *c = &cost->splits[i];
+        double expected_us = c->cpu_us * scales->cpu + c->gpu_us * scales->gpu + c->link_us * scales->link;
+        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        if (!(expected_us > 0) || !(recent_us[i] > 0)) continue;
+        if (s->actions[i].kind == ATSI_ACTION_CPU)
+            set_factors(&plan->program, s, &s->actions[i], recent_us[i] / expected_us, factors);
+        for (uint32_t k = i; c->link_us > 0 && k < i + n; k++)
+            if (s->actions[k].kind == ATSI_ACTION_GPU)
+                set_factors(&plan->program, s, &s->actions[k], recent_us[i] / expected_us, factors);
+    }
 }
 
 // ---- the whole round ----------------------------------------------------------------------------------------------

@@ -26,6 +26,12 @@ struct atsi_script_cost {
     double *consumed_us; // [n_transfers] scratch of atsi_script_time
 };
 
+// How much longer a unit's parts take than its costs at the recorded speeds say; 1 as long as nothing is known.
+struct atsi_unit_factors {
+    float cpu;
+    float in_place; // of what the device reads over the link
+};
+
 // Device actions from `first` on, below `end`, that run without the host in between.
 uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end);
 
@@ -40,6 +46,12 @@ void atsi_script_cost_free(struct atsi_script_cost *cost);
 // What the device's splits took, of recent_us [n_actions] as the recorder keeps it: its busy time in a round.
 double atsi_script_device_us(const struct atsi_script *script, const struct atsi_script_cost *cost,
                              const float *recent_us);
+
+// Renews the factors of the units that the script has on the CPU or in place, from what their splits took lately (recent_us
+// [n_actions], 0 unknown) against their costs at these speeds. A split of several units counts for each of them.
+void atsi_script_unit_factors(const struct atsi_plan *plan, const struct atsi_script *script,
+                              const struct atsi_script_cost *cost, const float *recent_us,
+                              const struct atsi_scales *scales, struct atsi_unit_factors *factors);
 
 // The time of a round among many alike, at these speeds: two clocks, host and device, that meet where the script makes them meet, and
 // a copy engine that works ahead as far as the region's ring allows. 0 when nothing is known. One call at a time a cost.

@@ -5,7 +5,7 @@
 #include <string.h>
 
 // By their predictions: the same use for other speeds has to promise something; the other use must not be out of the question.
-static const double gain = 0.99, hopeless = 1.25;
+static const double gain = 0.99, hopeless = 1.15;
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -20,7 +20,7 @@ double atsi_tuner_recent_us(const struct atsi_tuner *t) {
     return sorted[ATSI_TUNER_ROUNDS / 2];
 }
 
-bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return t->i_trial == t->n_trials; }
+bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
 
 static double deviation(double from, double to) { return from > 0 ? fabs(to / from - 1) : 0; }
 
@@ -40,7 +40,12 @@ static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const 
     return true;
 }
 
-void atsi_tuner_begun(struct atsi_tuner *t) {
+void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use) {
+    if (!t->has_begun) {
+        t->wish.use = use;
+        t->n_left[use]--;
+        t->has_begun = true;
+    }
     t->at_work = t->wish;
     t->at_work_reference = t->reference;
     t->asked = false;
@@ -48,61 +53,72 @@ void atsi_tuner_begun(struct atsi_tuner *t) {
     t->reference_us = 0;
 }
 
-static void list_trials(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
-    memset(t->results, 0, sizeof t->results);
-    memcpy(t->trials, uses, n * sizeof *uses);
-    t->n_trials = n;
-    t->i_trial = 0;
-}
-
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
     static const struct atsi_scales as_planned = {1, 1, 1};
-    static const enum atsi_link_use both[] = {ATSI_LINK_SHARES, ATSI_LINK_SHARES, ATSI_LINK_STREAMS};
-    *t = (struct atsi_tuner){.params = *params};
-    if (params->is_dynamic && params->has_choice) list_trials(t, both, 3);
-    struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned};
+    struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned, false};
+    *t = (struct atsi_tuner){.params = *params, .trying = params->is_dynamic};
+    t->n_left[ATSI_LINK_STREAMS] = 2;
+    t->n_left[ATSI_LINK_SHARES] = params->has_choice ? 2 : 0;
     ask(t, &first, &as_planned, INFINITY, "start");
     t->at_work = first;
-    t->at_work_reference = as_planned;
     t->asked = false; // the first decision comes without being asked for
 }
 
 // Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
-static bool is_repeat(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    return t->trials[t->i_trial] == t->at_work.use &&
-           atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 3;
+static bool is_as_decided(const struct atsi_tuner *t, const struct atsi_scales *now) {
+    bool known = t->at_work.use == ATSI_LINK_STREAMS || t->at_work.by_unit;
+    return known && atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 3;
 }
 
 // Of equals the newest, which is at work.
 static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
     uint32_t best = 0;
-    for (uint32_t i = 1; i < t->n_trials; i++)
-        if (t->results[i].median_us > 0 && t->results[i].median_us <= t->results[best].median_us) best = i;
+    t->trying = false;
+    for (uint32_t i = 1; i < t->n_results; i++)
+        if (t->results[i].median_us <= t->results[best].median_us) best = i;
     return best != t->i_newest && ask(t, &t->results[best].wish, now, INFINITY, "the fastest of those tried");
 }
 
+static enum atsi_link_use other(enum atsi_link_use use) {
+    return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
+}
+
+static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_scales *now, double most_ratio,
+                    const char *reason) {
+    // The first shares of all show what single units take in two parts.
+    struct atsi_tuner_wish wish = {use, *now, use == ATSI_LINK_STREAMS || t->n_left[use] == 1};
+    t->n_left[use]--;
+    return ask(t, &wish, now, most_ratio, reason);
+}
+
 static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
-    while (t->i_trial < t->n_trials && is_repeat(t, now)) t->i_trial++;
-    if (t->i_trial == t->n_trials) return settle(t, now);
-    struct atsi_tuner_wish wish = {t->trials[t->i_trial], *now};
-    return ask(t, &wish, now, wish.use == t->at_work.use ? gain : hopeless, "trial");
+    enum atsi_link_use use = t->at_work.use;
+    if (t->n_left[use] > 0 && !is_as_decided(t, now)) return try_use(t, use, now, INFINITY, "trial");
+    t->n_left[use] = 0;
+    if (t->n_left[other(use)] > 0) return try_use(t, other(use), now, hopeless, "trial");
+    return settle(t, now);
+}
+
+static void note_result(struct atsi_tuner *t, double median_us) {
+    t->i_newest = t->n_results;
+    t->results[t->n_results++] = (struct atsi_tuner_result){t->at_work, median_us};
 }
 
 static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
-    if (t->i_trial == 0) t->reference = t->at_work_reference = *now; // decided for the plan's times: only now is known what they mean
-    t->i_newest = t->i_trial;
-    t->results[t->i_trial++] = (struct atsi_tuner_result){t->at_work, atsi_tuner_recent_us(t)};
+    // Decided for the plan's times: only now is known what they mean.
+    if (t->n_results == 0) t->reference = t->at_work_reference = *now;
+    note_result(t, atsi_tuner_recent_us(t));
     return next_trial(t, now);
 }
 
 bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
     // For the use at work, what is at work is as good as if it had been decided for these speeds; of the other use nothing is known.
     if (t->wish.use != t->at_work.use) {
+        t->n_left[t->wish.use] = 0;
         t->reference = t->at_work_reference;
         t->wish = t->at_work;
     }
-    atsi_tuner_begun(t);
-    t->i_trial++;
+    atsi_tuner_begun(t, t->wish.use);
     return next_trial(t, now);
 }
 
@@ -122,37 +138,32 @@ static double longest_us(const struct atsi_tuner *t) {
 }
 
 // The assignment at work is the first of the trials and already over.
-static void begin_again(struct atsi_tuner *t, const enum atsi_link_use *uses, uint32_t n) {
-    list_trials(t, uses, n);
-    t->results[t->i_trial++] = (struct atsi_tuner_result){t->at_work, longest_us(t)};
-    t->i_newest = 0;
-    t->n_settled = n > 2 ? 0 : t->n_settled;
+static void begin_again(struct atsi_tuner *t, bool with_other) {
+    memset(t->results, 0, sizeof t->results);
+    t->n_results = 0;
+    note_result(t, longest_us(t));
+    t->trying = true;
+    t->n_left[t->at_work.use] = 0;
+    t->n_left[other(t->at_work.use)] = with_other;
+    if (with_other) t->n_settled = 0;
 }
 
 static bool may_try_other(const struct atsi_tuner *t) {
     return t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE;
 }
 
-static enum atsi_link_use other(enum atsi_link_use use) {
-    return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
-}
-
 static bool follow_speeds(struct atsi_tuner *t, const struct atsi_scales *now) {
-    enum atsi_link_use use = t->at_work.use, uses[] = {use, use, other(use)};
-    struct atsi_tuner_wish wish = {use, scale_wish(t, now)};
-    begin_again(t, uses, may_try_other(t) ? 3 : 2);
+    struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
+    begin_again(t, may_try_other(t));
     return ask(t, &wish, now, gain, "speeds have changed");
 }
 
 // At the same speeds only the other use of the link can be better.
 static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now) {
-    enum atsi_link_use uses[] = {t->at_work.use, other(t->at_work.use)};
-    struct atsi_tuner_wish wish = {uses[1], *now};
     t->reference_us = 0; // to be taken anew
     if (!may_try_other(t)) return false;
-    begin_again(t, uses, 2);
-    t->n_settled = 0;
-    return ask(t, &wish, now, hopeless, "rounds take another time");
+    begin_again(t, true);
+    return try_use(t, other(t->at_work.use), now, hopeless, "rounds take another time");
 }
 
 static bool deviates(const struct atsi_tuner *t, const struct atsi_scales *now) {

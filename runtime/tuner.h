@@ -2,9 +2,9 @@
 //
 // A decision is asked for when the recorded speeds deviate by epsilon from those of the last decision, or the time of a round from
 // what it was, and tau has passed since the assignment at work was taken over. Which use of the link is faster is found by trying: each runs
-// for a few rounds (the first is not counted), decided for with the newest speeds; the one with the lowest median stays. At the
-// start shares are tried twice, first as the plan's times have it, then with what that showed. When speeds change, the use at work is
-// tried as decided for the new ones, and the other use if it has not been for long; what was at work returns if it was faster.
+// for a few rounds (the first is not counted), and the one with the lowest median stays. At the start the use that the plan's times
+// favour is tried as they have it, then as decided for what that showed, then the other use likewise. When speeds change, the use at work is tried
+// as decided for the new ones, and the other use if it has not been for long; what was at work returns if it was faster.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 
@@ -12,7 +12,7 @@
 
 enum {
     ATSI_TUNER_ROUNDS = 5,    // of a trial, and of a median
-    ATSI_TUNER_TRIALS = 3,    // at most, one after the other
+    ATSI_TUNER_TRIALS = 4,    // at most, one after the other
     ATSI_TUNER_CERTAIN = 4,   // rounds in a row that deviate are a change
     ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again
 };
@@ -28,6 +28,7 @@ struct atsi_tuner_params {
 struct atsi_tuner_wish {
     enum atsi_link_use use;
     struct atsi_scales scales;
+    bool by_unit; // also for what single units were recorded to take against these speeds
 };
 
 struct atsi_tuner {
@@ -38,13 +39,13 @@ struct atsi_tuner {
     double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
     uint32_t n_rounds; // since the assignment was taken over
     double times_us[ATSI_TUNER_ROUNDS]; // ring
-    enum atsi_link_use trials[ATSI_TUNER_TRIALS];
-    uint32_t n_trials, i_trial; // i_trial == n_trials: settled
+    bool has_begun, trying;
+    uint32_t n_left[ATSI_LINK_USES]; // trials of each use that may come yet
     struct atsi_tuner_result {
         struct atsi_tuner_wish wish;
         double median_us;
-    } results[ATSI_TUNER_TRIALS];         // [i_trial] of the newest trials; they stay for the report
-    uint32_t i_newest;                    // the trial whose assignment is at work when the trials end
+    } results[ATSI_TUNER_TRIALS];         // of the newest trials; they stay for the report
+    uint32_t n_results, i_newest;         // the newest is at work when the trials end
     struct atsi_scales reference;         // recorded when what is wished for was decided
     struct atsi_scales at_work_reference; // and what is at work
     double reference_us;                  // what its rounds take; 0: not known yet
@@ -58,8 +59,8 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
 // What was asked for is not taken over, its prediction being over most_ratio. Returns true when another decision is due: for t->wish.
 bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *scales);
-// What was asked for last is at work from the coming round on.
-void atsi_tuner_begun(struct atsi_tuner *t);
+// What was asked for last is at work from the coming round on. `use`: that of the wish, but for the first assignment of all, whose use is free.
+void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);
 // Of the last rounds under the assignment at work; 0 before there are enough.
 double atsi_tuner_recent_us(const struct atsi_tuner *t);

@@ -47,7 +47,7 @@ static void invent_times(struct atsi_plan *plan) {
 static void decide(struct machine *m, const struct atsi_tuner_wish *wish, struct rounds *out) {
     struct atsi_assignment a;
     bool promoted[TEST_MODEL_UNITS];
-    assert_int_equal(atsi_dispatcher_decide(m->dispatcher, 1, wish->use, &wish->scales, &a, NULL), ATSI_OK);
+    assert_int_equal(atsi_dispatcher_decide(m->dispatcher, 1, wish->use, &wish->scales, NULL, &a, NULL), ATSI_OK);
     for (uint32_t u = 0; u < m->plan.program.n_units; u++) promoted[u] = a.promotions[u] != ATSI_NOT_PROMOTED;
     struct atsi_script_params params = {.program = &m->plan.program,
                                         .backends = a.backends,
@@ -80,6 +80,7 @@ static void open_machine(struct machine *m, uint64_t seed) {
     atsi_dispatcher_move_homes(m->dispatcher, homes, can_travel);
     struct atsi_tuner_params tuning = {true, atsi_dispatcher_has_choice(m->dispatcher), 0.15, 5};
     atsi_tuner_start(&m->tuner, &tuning);
+    atsi_tuner_begun(&m->tuner, m->tuner.wish.use);
     atsi_recorder_start(&m->recorder);
     decide(m, &m->tuner.wish, &m->aware);
     decide(m, &m->tuner.wish, &m->fixed);
@@ -126,7 +127,7 @@ static void take_over(struct machine *m) {
             continue;
         }
         m->aware = next;
-        atsi_tuner_begun(&m->tuner);
+        atsi_tuner_begun(&m->tuner, m->tuner.wish.use);
         atsi_recorder_adopted(&m->recorder);
     }
 }
@@ -159,7 +160,7 @@ static double best_us(struct machine *m, const struct atsi_scales *truth) {
     double best = INFINITY;
     for (int use = 0; use < ATSI_LINK_USES; use++) {
         struct rounds r;
-        decide(m, &(struct atsi_tuner_wish){(enum atsi_link_use)use, *truth}, &r);
+        decide(m, &(struct atsi_tuner_wish){(enum atsi_link_use)use, *truth, false}, &r);
         best = fmin(best, atsi_script_time(&r.script, &r.cost, truth));
         forget(&r);
     }

@@ -205,6 +205,27 @@ static void what_is_not_seen_is_forgotten(void **state) {
     close_round(&alone);
 }
 
+// One unit's parts take longer than the others' on either side.
+static void single_units_are_told_apart(void **state) {
+    (void)state;
+    struct round r;
+    struct atsi_unit_factors factors[TEST_MODEL_UNITS];
+    open_mixed_round(&r);
+    uint32_t q = find_unit(&r, "q"), exps = find_unit(&r, "exps");
+    for (uint32_t u = 0; u < TEST_MODEL_UNITS; u++) factors[u] = (struct atsi_unit_factors){1, 1};
+    for (uint32_t i = 0; i < r.cost.n_actions; i++) {
+        const struct atsi_split_cost *c = &r.cost.splits[i];
+        r.recent_us[i] = 2 * c->cpu_us + c->gpu_us + 3 * c->link_us;
+        if (c->link_us == 0) continue;
+        r.recent_us[i] *= 1.4f; // q is the first in place
+        break;
+    }
+    atsi_script_unit_factors(&r.plan, &r.script, &r.cost, r.recent_us, &(struct atsi_scales){2, 1, 3}, factors);
+    assert_float_equal(factors[q].in_place, 1.4, 1e-3);
+    assert_float_equal(factors[exps].in_place, 1, 1e-3); // not recorded
+    close_round(&r);
+}
+
 static void the_device_is_timed_now_and_then(void **state) {
     (void)state;
     struct atsi_recorder recorder;
@@ -229,6 +250,7 @@ int main(void) {
         cmocka_unit_test(speeds_are_found_and_followed),
         cmocka_unit_test(a_hiccup_is_no_load),
         cmocka_unit_test(what_is_not_seen_is_forgotten),
+        cmocka_unit_test(single_units_are_told_apart),
         cmocka_unit_test(the_device_is_timed_now_and_then),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

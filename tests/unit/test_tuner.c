@@ -28,6 +28,7 @@ struct run {
 
 // n rounds; a decision is at work `delay` rounds after it was asked for, and the first round under it takes ten times as long.
 static struct run run(struct atsi_tuner *t, const struct machine *m, int n, int delay) {
+    if (!t->has_begun) atsi_tuner_begun(t, t->wish.use);
     struct run r = {.last = t->wish};
     struct atsi_tuner_wish at_work = t->wish;
     int waits = -1;
@@ -35,7 +36,7 @@ static struct run run(struct atsi_tuner *t, const struct machine *m, int n, int 
     for (int i = 0; i < n; i++) {
         if (waits == 0) {
             at_work = t->wish;
-            atsi_tuner_begun(t);
+            atsi_tuner_begun(t, t->wish.use);
             fresh = true;
         }
         waits -= waits >= 0;
@@ -157,12 +158,13 @@ static void waits_between_decisions(void **state) {
     struct atsi_tuner t;
     int since = 0;
     atsi_tuner_start(&t, &params);
+    atsi_tuner_begun(&t, t.wish.use);
     for (int i = 0; i < 400; i++, since++) {
         m.scales.cpu = i / 10 % 2 ? 2 : 1;
         if (!atsi_tuner_record(&t, 40, &m.scales)) continue;
         assert_true(since >= 20);
         since = 0;
-        atsi_tuner_begun(&t);
+        atsi_tuner_begun(&t, t.wish.use);
     }
     assert_true(since < 400);
 }
@@ -186,6 +188,7 @@ static void a_static_placement_is_never_decided_again(void **state) {
     struct atsi_scales scales = {9, 1, 5};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &params);
+    atsi_tuner_begun(&t, t.wish.use);
     for (int i = 0; i < 50; i++) assert_false(atsi_tuner_record(&t, 10 + i, &scales));
 }
 
