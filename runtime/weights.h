@@ -37,7 +37,7 @@ struct atsi_weights {
     struct atsi_upload upload;
     enum atsi_host_memory host_memory;
     uint64_t pinned_bytes;       // of the tensors that the host reads and the device reaches
-    double load_us, register_us; // what loading took in all, and pinning the file in it
+    double load_us, room_us, register_us; // what loading took in all; in it memory of the card, pinning the file
     uint32_t n_tensors;
 };
 

@@ -233,7 +233,9 @@ static void count_bytes(struct loader *l) {
 }
 
 static enum atsi_status open_device_side(struct loader *l, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
     ATSI_TRY(take_room(l, err));
+    l->w->room_us = atsi_clock_us() - started_us;
     return atsi_upload_open(&l->w->upload, l->w->owner, &l->w->pinned_memory, err);
 }
 
