@@ -73,14 +73,15 @@ struct atsi_device_ops {
     enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us,
                                          struct atsi_error *err);
 
-    // Marks: 32-bit words of mapped host memory that count up and wrap, by which the host and a stream wait for each other in
-    // work that was launched ahead. `offset` counts from round->mark, which the stream reads in the device's copy of the round.
-    // Once the stream comes here, and all before it is visible to the host, *word = round->mark + offset.
-    enum atsi_status (*post_mark)(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
-                                  int32_t offset, struct atsi_error *err);
-    // The stream stops here until *word has reached round->mark + offset. The host must post it whatever happens.
-    enum atsi_status (*await_mark)(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
-                                   int32_t offset, struct atsi_error *err);
+    // Marks: 32-bit words that count up and wrap, by which streams, and the host where the word lies in mapped memory, wait for each
+    // other in work that was launched ahead. The value is *base_dev + offset, where base_dev is read on the device when the stream comes
+    // to it (so that a captured graph counts on from round to round); NULL: offset alone.
+    // Once the stream comes here, and all before it is visible to whoever reads the word, *word = value.
+    enum atsi_status (*post_mark)(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
+                                  struct atsi_error *err);
+    // The stream stops here until *word has reached the value. Whoever is to post it must come to it whatever happens.
+    enum atsi_status (*await_mark)(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
+                                   struct atsi_error *err);
 
     // Weights: through the copy engine. `host` is pinned or registered memory for an asynchronous copy.
     enum atsi_status (*copy_to_device)(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,

@@ -12,7 +12,9 @@ struct atsi_round {
     int32_t n_tokens;  // rows of the tokens domain in this round, 1..chunk
     int32_t n_outputs; // rows of the outputs domain, 0..n_outputs_max
     int32_t first_pos; // position of the first token; positions are consecutive
-    int32_t mark;      // what this round's marks count from (kernels/device.h); wraps
+    // What this round's marks count from (kernels/device.h); they wrap.
+    int32_t mark;
+    int32_t transfers; // marks of transfers
 };
 
 // Addresses of a round's data on one device.

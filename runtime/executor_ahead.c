@@ -12,13 +12,13 @@ struct walk {
 
 static enum atsi_status await_host(const struct atsi_executor *x, struct walk *w, struct atsi_error *err) {
     w->awaited = w->host_done;
-    return x->device->ops->await_mark(x->capture, x->marks.cpu_dev, x->sides[ATSI_GPU].round.round,
+    return x->device->ops->await_mark(x->capture, x->marks.cpu_dev, &x->sides[ATSI_GPU].round.round->mark,
                                       (int32_t)w->host_done, err);
 }
 
 static enum atsi_status post_from_stream(const struct atsi_executor *x, uint32_t offset, struct atsi_error *err) {
-    return x->device->ops->post_mark(x->capture, x->marks.gpu_dev, x->sides[ATSI_GPU].round.round, (int32_t)offset,
-                                     err);
+    return x->device->ops->post_mark(x->capture, x->marks.gpu_dev, &x->sides[ATSI_GPU].round.round->mark,
+                                     (int32_t)offset, err);
 }
 
 static bool must_await(const struct walk *w, const struct atsi_action *a) {
@@ -62,12 +62,18 @@ static bool ends_with_wait(const struct atsi_script *s) {
 static enum atsi_status record(const struct atsi_executor *x, struct atsi_prepared_round *p, bool timed,
                                struct atsi_error *err) {
     const struct atsi_script *s = &p->script;
+    const int32_t *transfers = &x->sides[ATSI_GPU].round.round->transfers;
     struct walk w = {0, 0};
+    uint32_t k = 0; // of the units that are prefetched
     ATSI_TRY(executor_publish_round(x, x->capture, err));
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
         const struct atsi_action *a = &s->actions[i];
         if (a->kind == ATSI_ACTION_CPU) w.host_done = i + 1;
         if (a->kind == ATSI_ACTION_RECORD) ATSI_TRY(post_from_stream(x, i + 1, err));
+        if (a->kind == ATSI_ACTION_AWAIT)
+            ATSI_TRY(atsi_transfers_capture_await(x->transfers, x->capture, transfers, k, err));
+        if (a->kind == ATSI_ACTION_CONSUMED)
+            ATSI_TRY(atsi_transfers_capture_consumed(x->transfers, x->capture, transfers, k++, err));
         n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
         if (n) ATSI_TRY(record_run(x, p, &w, i, n, timed, err));
     }
@@ -87,9 +93,9 @@ enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct ats
 }
 
 bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s) {
-    if (!x->capture || !x->launcher || x->no_overlap) return false;
-    for (uint32_t i = 0; i < s->n_actions; i++) // the transfer stream's events cannot be recorded
-        if (s->actions[i].kind == ATSI_ACTION_AWAIT) return false;
+    if (!x->capture || !x->launcher) return false;
+    for (uint32_t i = 0; i < s->n_actions; i++)
+        if (s->actions[i].kind == ATSI_ACTION_AWAIT) return atsi_transfers_overlap(x->transfers);
     return true;
 }
 
@@ -126,10 +132,11 @@ enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *
     for (uint32_t i = 0; x->times_device && i < s->n_actions; i++)
         if (x->now->timed[i].began) // a run starts here
             x->now->timed[i].n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
-    atsi_launcher_start(x->launcher, x->now->ahead[x->times_device]);
+    atsi_launcher_start(x->launcher, x->now->ahead[x->times_device], x->transfers);
     enum atsi_status status = run_host(x, err);
     if (status != ATSI_OK) post(x, s->n_actions + 1); // nothing that is still queued may wait for ever
     ATSI_TRY(atsi_launcher_finish(x->launcher, status == ATSI_OK ? err : NULL));
+    if (x->transfers) atsi_transfers_round_done(x->transfers);
     if (status == ATSI_OK && x->times_device) return x->device->ops->stream_sync(x->stream, err); // the last event
     return status;
 }

@@ -217,6 +217,7 @@ static enum atsi_status end_recording(struct atsi_executor *x, struct atsi_error
 static enum atsi_status round_ahead(struct atsi_executor *x, struct atsi_error *err) {
     x->round->n_outputs = 1;
     x->round->mark = x->marks.next;
+    x->round->transfers = x->transfers ? atsi_transfers_mark(x->transfers) : 0;
     x->marks.next = (int32_t)((uint32_t)x->marks.next + x->now->script.n_actions + 2);
     ATSI_TRY(begin_timing(x, err));
     ATSI_TRY(executor_run_ahead(x, err));

@@ -12,16 +12,18 @@ struct atsi_launcher {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Guarded by lock.
-    void *graph;               // to be launched, NULL: none
-    bool look;                 // the stream is to be asked how it is
-    bool busy, stop;           // the thread is at work; it is to end
-    bool idle;                 // what the last look found: nothing is left to do
-    struct atsi_error outcome; // of the launch and of looks; status ATSI_OK while all is well
+    void *graph;                      // to be launched, NULL: none
+    struct atsi_transfers *transfers; // that the graph waits for
+    bool look;                        // the stream is to be asked how it is
+    bool busy, stop;                  // the thread is at work; it is to end
+    bool idle;                        // what the last look found: nothing is left to do
+    struct atsi_error outcome;        // of the launch and of looks; status ATSI_OK while all is well
 };
 
 static void launch(struct atsi_launcher *l, void *graph) {
     struct atsi_error err = {0};
     enum atsi_status status = l->stream->ops->graph_launch(l->stream, graph, &err);
+    if (status == ATSI_OK && l->transfers) status = atsi_transfers_issue_round(l->transfers, &err);
     pthread_mutex_lock(&l->lock);
     if (status != ATSI_OK) l->outcome = err;
     pthread_mutex_unlock(&l->lock);
@@ -105,8 +107,9 @@ static void ask(struct atsi_launcher *l, void *graph) {
     pthread_mutex_unlock(&l->lock);
 }
 
-void atsi_launcher_start(struct atsi_launcher *l, void *graph) {
+void atsi_launcher_start(struct atsi_launcher *l, void *graph, struct atsi_transfers *transfers) {
     l->idle = false;
+    l->transfers = transfers;
     ask(l, graph);
 }
 

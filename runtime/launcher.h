@@ -6,7 +6,7 @@
 #ifndef ATSI_RUNTIME_LAUNCHER_H
 #define ATSI_RUNTIME_LAUNCHER_H
 
-#include "kernels/device.h"
+#include "runtime/transfers.h"
 
 struct atsi_launcher;
 
@@ -14,9 +14,9 @@ struct atsi_launcher;
 enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err);
 void atsi_launcher_free(struct atsi_launcher *l); // NULL fine
 
-// Starts the launch of a graph; atsi_launcher_finish must follow.
-void atsi_launcher_start(struct atsi_launcher *l, void *graph);
-// Waits until the launch call has returned, not for its work, and tells how it went.
+// Starts the launch of a graph, and then of the transfers that it waits for (NULL: none); atsi_launcher_finish must follow.
+void atsi_launcher_start(struct atsi_launcher *l, void *graph, struct atsi_transfers *transfers);
+// Waits until everything is launched, not for its work, and tells how it went.
 enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err);
 
 // Between start and finish: until *word has reached `value` the calling thread spins, then yields, then sleeps. ATSI_FAILED when the stream

@@ -18,10 +18,11 @@ struct atsi_transfer_plan {
     uint64_t *piece_offsets;            // [n_pieces] in the region
 };
 
-struct unit_events {
-    struct atsi_event *arrived, *consumed;
-    struct atsi_event *began, *ended; // timed, around its copies
-    bool timed, measured;             // recorded; and passed
+// Events around a unit's copies, recorded when transfer number `timed_at` was issued.
+struct unit_timing {
+    struct atsi_event *began, *ended;
+    bool timed;
+    uint64_t timed_at;
 };
 
 struct atsi_transfers {
@@ -30,12 +31,28 @@ struct atsi_transfers {
     char *region;
     uint64_t region_bytes;
     uint32_t max_units;
-    struct unit_events *events; // [max_units]
-    struct atsi_event *reached; // of the compute stream: where transfers may start
+    struct unit_timing *timing_of; // [max_units]
+    struct atsi_event *reached;    // of the compute stream: where transfers may start
+    char *marks;   // two words of device memory: transfers that have arrived, and that have been consumed
+    uint32_t base; // what both count from under this plan
     const struct atsi_transfer_plan *plan;
     uint64_t n_issued, n_consumed; // since the plan was taken, through all rounds
     bool timing, no_overlap;
 };
+
+enum {
+    CONSUMED_OFFSET = 256 // of the second word, in a cache line of its own
+};
+
+static enum atsi_status create_marks(struct atsi_transfers *t, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = t->device->ops;
+    void *marks;
+    ATSI_TRY(ops->alloc(t->device, 2 * CONSUMED_OFFSET, &marks, err));
+    t->marks = marks;
+    ATSI_TRY(ops->post_mark(t->stream, t->marks, NULL, 0, err));
+    ATSI_TRY(ops->post_mark(t->stream, t->marks + CONSUMED_OFFSET, NULL, 0, err));
+    return ops->stream_sync(t->stream, err);
+}
 
 static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err) {
     const struct atsi_device_ops *ops = t->device->ops;
@@ -45,12 +62,10 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     ATSI_TRY(ops->stream_create(t->device, &t->stream, err));
     ATSI_TRY(ops->event_create(t->device, false, &t->reached, err));
     for (uint32_t i = 0; i < t->max_units; i++) {
-        ATSI_TRY(ops->event_create(t->device, false, &t->events[i].arrived, err));
-        ATSI_TRY(ops->event_create(t->device, false, &t->events[i].consumed, err));
-        ATSI_TRY(ops->event_create(t->device, true, &t->events[i].began, err));
-        ATSI_TRY(ops->event_create(t->device, true, &t->events[i].ended, err));
+        ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].began, err));
+        ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].ended, err));
     }
-    return ATSI_OK;
+    return create_marks(t, err);
 }
 
 enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
@@ -60,9 +75,9 @@ enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp
     if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
     *t = (struct atsi_transfers){
         .device = device, .region_bytes = temp_bytes, .max_units = max_units, .no_overlap = no_overlap};
-    t->events = calloc(max_units, sizeof *t->events);
+    t->timing_of = calloc(max_units, sizeof *t->timing_of);
     enum atsi_status status =
-        t->events ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
+        t->timing_of ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
     if (status == ATSI_OK)
         *out = t;
     else
@@ -74,16 +89,15 @@ void atsi_transfers_free(struct atsi_transfers *t) {
     if (!t) return;
     const struct atsi_device_ops *ops = t->device->ops;
     if (t->stream) ops->stream_sync(t->stream, NULL);
-    for (uint32_t i = 0; t->events && i < t->max_units; i++) {
-        struct atsi_event *events[] = {t->events[i].arrived, t->events[i].consumed, t->events[i].began,
-                                       t->events[i].ended};
-        for (int k = 0; k < 4; k++)
-            if (events[k]) ops->event_destroy(events[k]);
+    for (uint32_t i = 0; t->timing_of && i < t->max_units; i++) {
+        if (t->timing_of[i].began) ops->event_destroy(t->timing_of[i].began);
+        if (t->timing_of[i].ended) ops->event_destroy(t->timing_of[i].ended);
     }
     if (t->reached) ops->event_destroy(t->reached);
     if (t->stream) ops->stream_destroy(t->stream);
+    if (t->marks) ops->free(t->device, t->marks);
     if (t->region) ops->free(t->device, t->region);
-    free(t->events);
+    free(t->timing_of);
     free(t);
 }
 
@@ -157,8 +171,9 @@ uint32_t atsi_transfer_plan_waits_for(const struct atsi_transfer_plan *p, uint32
 enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
                                     struct atsi_stream *compute, struct atsi_error *err) {
     t->plan = plan;
+    t->base += (uint32_t)t->n_issued; // beyond every mark of the plan before
     t->n_issued = t->n_consumed = 0;
-    for (uint32_t u = 0; u < t->max_units; u++) t->events[u].timed = t->events[u].measured = false;
+    for (uint32_t u = 0; u < t->max_units; u++) t->timing_of[u].timed = false;
     ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
     return t->device->ops->stream_wait(t->stream, t->reached, err);
 }
@@ -178,33 +193,42 @@ static enum atsi_status copy(struct atsi_transfers *t, uint32_t u, struct atsi_e
 }
 
 static enum atsi_status copy_timed(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
-    ATSI_TRY(t->device->ops->event_record(t->events[u].began, t->stream, err));
+    struct unit_timing *timing = &t->timing_of[u];
+    ATSI_TRY(t->device->ops->event_record(timing->began, t->stream, err));
     ATSI_TRY(copy(t, u, err));
-    t->events[u].timed = true;
-    return t->device->ops->event_record(t->events[u].ended, t->stream, err);
+    timing->timed = true;
+    timing->timed_at = t->n_issued;
+    return t->device->ops->event_record(timing->ended, t->stream, err);
 }
+
+// The mark of the n-th transfer under this plan, as the words count.
+static int32_t mark_of(const struct atsi_transfers *t, uint64_t n) { return (int32_t)(t->base + (uint32_t)n + 1); }
 
 static enum atsi_status issue_one(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
     const struct atsi_device_ops *ops = t->device->ops;
     uint32_t back = t->plan->slots[u].waits_for;
-    // The event of the unit whose space this is; in the first round nobody was there before.
+    // The unit whose space this is; in the first round nobody was there before.
     if (t->n_issued >= back)
-        ATSI_TRY(ops->stream_wait(t->stream, t->events[(t->n_issued - back) % n_units(t)].consumed, err));
-    ATSI_TRY(t->timing && !t->events[u].timed ? copy_timed(t, u, err) : copy(t, u, err));
-    ATSI_TRY(ops->event_record(t->events[u].arrived, t->stream, err));
+        ATSI_TRY(ops->await_mark(t->stream, t->marks + CONSUMED_OFFSET, NULL, mark_of(t, t->n_issued - back), err));
+    ATSI_TRY(t->timing && !t->timing_of[u].timed ? copy_timed(t, u, err) : copy(t, u, err));
+    ATSI_TRY(ops->post_mark(t->stream, t->marks, NULL, mark_of(t, t->n_issued), err));
     t->n_issued++;
     return ATSI_OK;
 }
 
-enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err) {
-    if (t->no_overlap) return ATSI_OK;
-    // A wait takes an event as last recorded, so transfer T may be issued once consumption T - waits_for has been.
+// Starts every transfer whose space is free once the first n_consumed have been consumed.
+static enum atsi_status issue_until(struct atsi_transfers *t, uint64_t n_consumed, struct atsi_error *err) {
     while (n_units(t)) {
         uint32_t u = (uint32_t)(t->n_issued % n_units(t));
-        if (t->n_issued >= t->n_consumed + t->plan->slots[u].waits_for) return ATSI_OK;
+        if (t->n_issued >= n_consumed + t->plan->slots[u].waits_for) return ATSI_OK;
         ATSI_TRY(issue_one(t, u, err));
     }
     return ATSI_OK;
+}
+
+// A transfer waits in its stream for work that the compute stream has already been given, so nobody waits for what never comes.
+enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err) {
+    return t->no_overlap ? ATSI_OK : issue_until(t, t->n_consumed, err);
 }
 
 // The transfer stream joins the compute stream, then the compute stream the transfer.
@@ -216,17 +240,39 @@ static enum atsi_status issue_in_turn(struct atsi_transfers *t, struct atsi_stre
 
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
     ATSI_TRY(t->no_overlap ? issue_in_turn(t, compute, err) : atsi_transfers_issue(t, err));
-    return t->device->ops->stream_wait(compute, t->events[t->n_consumed % n_units(t)].arrived, err);
+    return t->device->ops->await_mark(compute, t->marks, NULL, mark_of(t, t->n_consumed), err);
 }
 
 enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute,
                                          struct atsi_error *err) {
-    struct unit_events *events = &t->events[t->n_consumed % n_units(t)];
-    ATSI_TRY(t->device->ops->event_record(events->consumed, compute, err));
-    events->measured |= events->timed;
+    ATSI_TRY(t->device->ops->post_mark(compute, t->marks + CONSUMED_OFFSET, NULL, mark_of(t, t->n_consumed), err));
     t->n_consumed++;
     return atsi_transfers_issue(t, err);
 }
+
+// ---- rounds that are launched at once -----------------------------------------------------------------------------
+
+bool atsi_transfers_overlap(const struct atsi_transfers *t) { return !t->no_overlap; }
+
+enum atsi_status atsi_transfers_capture_await(const struct atsi_transfers *t, struct atsi_stream *compute,
+                                              const int32_t *base_dev, uint32_t k, struct atsi_error *err) {
+    return t->device->ops->await_mark(compute, t->marks, base_dev, (int32_t)k + 1, err);
+}
+
+enum atsi_status atsi_transfers_capture_consumed(const struct atsi_transfers *t, struct atsi_stream *compute,
+                                                 const int32_t *base_dev, uint32_t k, struct atsi_error *err) {
+    return t->device->ops->post_mark(compute, t->marks + CONSUMED_OFFSET, base_dev, (int32_t)k + 1, err);
+}
+
+int32_t atsi_transfers_mark(const struct atsi_transfers *t) { return (int32_t)(t->base + (uint32_t)t->n_consumed); }
+
+enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, struct atsi_error *err) {
+    return issue_until(t, t->n_consumed + n_units(t), err);
+}
+
+void atsi_transfers_round_done(struct atsi_transfers *t) { t->n_consumed += n_units(t); }
+
+// ---- waiting, and times -------------------------------------------------------------------------------------------
 
 enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err) {
     return t->device->ops->stream_sync(t->stream, err);
@@ -236,9 +282,9 @@ void atsi_transfers_time(struct atsi_transfers *t, bool timing) { t->timing = ti
 
 enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
                                      struct atsi_error *err) {
-    struct unit_events *events = &t->events[i_unit];
-    *timed = events->measured;
-    if (!events->measured) return ATSI_OK;
-    events->timed = events->measured = false;
-    return t->device->ops->event_elapsed_us(events->began, events->ended, us, err);
+    struct unit_timing *timing = &t->timing_of[i_unit];
+    *timed = timing->timed && timing->timed_at < t->n_consumed;
+    if (!*timed) return ATSI_OK;
+    timing->timed = false;
+    return t->device->ops->event_elapsed_us(timing->began, timing->ended, us, err);
 }

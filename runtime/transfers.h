@@ -1,9 +1,9 @@
 // transfers.h: weights of promoted units on their way to the GPU, beside the rounds that use them (docs/architecture.md).
 //
 // One transfer stream fills the temporary region in unit order, as early as the ring allows and across the round's end: what
-// the next round needs first travels in this round's tail. Two events a unit keep order:
-//   arrived   recorded in the transfer stream after the copies; the compute stream waits for it before the unit
-//   consumed  recorded in the compute stream after the unit; the transfer stream waits for it before the space is filled again
+// the next round needs first travels in this round's tail. Two marks in device memory keep order (kernels/device.h):
+//   arrived   counted in the transfer stream after a unit's copies; the compute stream waits for it before the unit
+//   consumed  counted in the compute stream after a unit; the transfer stream waits for it before its space is filled again
 #ifndef ATSI_RUNTIME_TRANSFERS_H
 #define ATSI_RUNTIME_TRANSFERS_H
 
@@ -51,6 +51,19 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
 // The compute stream has been given the unit's work: marks its end and issues what that frees.
 enum atsi_status atsi_transfers_consumed(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
+
+// Rounds that are launched at once: the plan's units are consumed once a round. What a capture of the compute stream waits for before the
+// k-th of them and says after it; *base_dev must be atsi_transfers_mark in that round.
+enum atsi_status atsi_transfers_capture_await(const struct atsi_transfers *t, struct atsi_stream *compute,
+                                              const int32_t *base_dev, uint32_t k, struct atsi_error *err);
+enum atsi_status atsi_transfers_capture_consumed(const struct atsi_transfers *t, struct atsi_stream *compute,
+                                                 const int32_t *base_dev, uint32_t k, struct atsi_error *err);
+int32_t atsi_transfers_mark(const struct atsi_transfers *t);
+bool atsi_transfers_overlap(const struct atsi_transfers *t); // else no round can be launched at once
+// After the launch: starts all transfers whose space becomes free by the end of the round. Then, once the round is over, round_done.
+enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, struct atsi_error *err);
+void atsi_transfers_round_done(struct atsi_transfers *t);
+
 // Waits for transfers under way.
 enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err);
 

@@ -131,10 +131,10 @@ enum atsi_status cuda_range_back(struct atsi_device *d, struct atsi_range *r, ui
 void cuda_range_destroy(struct atsi_device *d, struct atsi_range *r);
 // marks.cu
 cudaError_t load_marks(void);
-enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
-                                int32_t offset, struct atsi_error *err);
-enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
-                                 int32_t offset, struct atsi_error *err);
+enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
+                                struct atsi_error *err);
+enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
+                                 struct atsi_error *err);
 // driver.cu
 void nvml_open(struct cuda_device *d);
 void nvml_close(struct cuda_device *d);

@@ -11,35 +11,35 @@ static struct sim_stream *stream_of(struct atsi_stream *s) { return (struct sim_
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
 
 static enum atsi_status enqueue_mark(struct atsi_stream *s, struct sim_item *item, const void *word_dev,
-                                     const struct atsi_round *round_dev, int32_t offset, struct atsi_error *err) {
+                                     const int32_t *base_dev, int32_t offset, struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
     struct atsi_error failure;
-    void *word, *round;
+    void *word, *base = NULL;
     ATSI_TRY(sim_state(d, err));
     bool writes = item->kind == SIM_ITEM_POST;
     if (sim_translate(d, word_dev, sizeof(int32_t), writes, &word, &failure) != ATSI_OK ||
-        sim_translate(d, round_dev, sizeof *round_dev, false, &round, &failure) != ATSI_OK)
+        (base_dev && sim_translate(d, base_dev, sizeof *base_dev, false, &base, &failure) != ATSI_OK))
         return sim_poison(d, &failure, err);
     item->u.mark.word = word;
-    item->u.mark.round = round;
+    item->u.mark.base = base;
     item->u.mark.offset = offset;
     return sim_enqueue(s, item, err);
 }
 
-enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
-                               int32_t offset, struct atsi_error *err) {
+enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
+                               struct atsi_error *err) {
     struct sim_item item = {.kind = SIM_ITEM_POST};
-    return enqueue_mark(s, &item, word_dev, round_dev, offset, err);
+    return enqueue_mark(s, &item, word_dev, base_dev, offset, err);
 }
 
-enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
-                                int32_t offset, struct atsi_error *err) {
+enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
+                                struct atsi_error *err) {
     struct sim_item item = {.kind = SIM_ITEM_AWAIT};
-    return enqueue_mark(s, &item, word_dev, round_dev, offset, err);
+    return enqueue_mark(s, &item, word_dev, base_dev, offset, err);
 }
 
 static int32_t value_of(const struct sim_item *item) {
-    return (int32_t)((uint32_t)item->u.mark.round->mark + (uint32_t)item->u.mark.offset);
+    return (int32_t)((item->u.mark.base ? (uint32_t)*item->u.mark.base : 0) + (uint32_t)item->u.mark.offset);
 }
 
 void sim_perform_post(const struct sim_item *item) {

@@ -93,7 +93,7 @@ struct sim_item {
         } launch;          // host addresses
         struct {
             int32_t *word;
-            const struct atsi_round *round;
+            const int32_t *base; // NULL: 0
             int32_t offset;
         } mark; // host addresses
         struct atsi_event *event;
@@ -174,10 +174,10 @@ enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event
 enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item, struct atsi_error *err);
 
 // ---- marks and graphs (sim_graph.c) -----------------------------------------------------------------------------------------
-enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const struct atsi_round *round_dev,
-                               int32_t offset, struct atsi_error *err);
-enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const struct atsi_round *round_dev,
-                                int32_t offset, struct atsi_error *err);
+enum atsi_status sim_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
+                               struct atsi_error *err);
+enum atsi_status sim_await_mark(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
+                                struct atsi_error *err);
 // On the stream's thread, lock not held.
 void sim_perform_post(const struct sim_item *item);
 void sim_perform_await(struct sim_device *d, const struct sim_item *item);
