@@ -53,6 +53,18 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
                 100 * plan->certificate.gap);
 }
 
+static double ms(double us) { return us / 1e3; }
+
+static void print_decode(FILE *out, const struct atsi_decode_forecast *d) {
+    if (d->best_us <= 0) return;
+    fprintf(out, "a token    %.2f ms as placed, %.2f ms with units streamed", ms(d->static_us), ms(d->streams_us));
+    if (isfinite(d->shares_us))
+        fprintf(out, ", %.2f ms with both processors on each unit of the CPU", ms(d->shares_us));
+    fprintf(out, "\n           %s: GPU %.2f ms, CPU %.2f ms, link %.2f ms, %u waits of the CPU at %.1f us\n",
+            isfinite(d->shares_us) ? "the last one" : "as placed", ms(d->terms.gpu_us), ms(d->terms.cpu_us),
+            ms(d->terms.link_us), d->terms.n_waits, d->handover_us);
+}
+
 static void print_chunks(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
     if (placement->n_chunks < 2) return;
     fprintf(out, "the best for each chunk\n");
@@ -78,6 +90,15 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
            put(o, "compute", (double)b->compute) && put(o, "kv", (double)b->states) &&
            put(o, "temporary", (double)b->temp) && put(o, "resident", (double)b->resident) &&
            put(o, "spare", (double)b->spare);
+}
+
+static bool put_decode(cJSON *root, const struct atsi_decode_forecast *d) {
+    cJSON *o = d->best_us > 0 ? cJSON_AddObjectToObject(root, "decode_round") : NULL;
+    return d->best_us <= 0 ||
+           (o && put(o, "static_us", d->static_us) && put(o, "streams_us", d->streams_us) &&
+            (!isfinite(d->shares_us) || put(o, "shares_us", d->shares_us)) && put(o, "gpu_us", d->terms.gpu_us) &&
+            put(o, "cpu_us", d->terms.cpu_us) && put(o, "link_us", d->terms.link_us) &&
+            put(o, "n_waits", d->terms.n_waits) && put(o, "wait_us", d->handover_us));
 }
 
 static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
@@ -248,7 +269,7 @@ static const char *const method_words[] = {"undivided", "partition", "layers"};
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;
     return cJSON_AddStringToObject(root, "device", e->plan->device) && put_budget(root, &p->budget) &&
-           put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) &&
+           put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) && put_decode(root, &p->decode) &&
            cJSON_AddStringToObject(root, "method", method_words[p->method]) && put(root, "decode_us", p->decode_us) &&
            put(root, "prefill_us", p->prefill_us) && put(root, "decode_static_us", p->decode_static_us) &&
            put(root, "prefill_static_us", p->prefill_static_us) && put(root, "gap", e->plan->certificate.gap) &&
@@ -274,6 +295,7 @@ static void print_text(FILE *out, const struct explained *e, const struct atsi_d
     if (e->fits)
         fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(e->more.decode_us, 1),
                 100 * (p->decode_us / e->more.decode_us - 1), rate(e->more.prefill_us, e->plan->limits.chunk));
+    print_decode(out, &p->decode);
     print_chunks(out, e->plan, p);
     print_routing(out, e);
     print_baselines(out, e->plan, p, &e->baselines);

@@ -53,7 +53,7 @@ static enum atsi_status add_unit(struct gathering *g, uint32_t i_unit, struct at
         g->out->resident_bytes += p->tensors[op->tensor[0]].size_bytes;
     } else {
         g->out->host_bytes += bytes * op->u.experts.n_used;
-        g->host_us += atsi_streamed_us(&g->plan->decode_times[i_unit], ATSI_DECODE);
+        g->host_us += atsi_streamed_us(g->plan, i_unit, ATSI_DECODE);
     }
     return ATSI_OK;
 }

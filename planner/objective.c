@@ -21,9 +21,12 @@ double atsi_objective_us(const struct atsi_objective *o, const struct atsi_plan 
     return (1 - w) * decode_us + w * o->decode_per_prefill * prefill_us / plan->limits.chunk;
 }
 
-double atsi_streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase) {
-    if (phase == ATSI_DECODE) return t->cpu_us > 0 ? 1 / (1.0 / t->cpu_us + 1.0 / fmax(t->transfer_us, 1e-6)) : 0;
-    return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
+double atsi_streamed_us(const struct atsi_plan *plan, uint32_t i_unit, enum atsi_phase phase) {
+    const struct atsi_unit_times *t = phase == ATSI_DECODE ? &plan->decode_times[i_unit] : &plan->prefill_times[i_unit];
+    if (phase == ATSI_PREFILL) return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
+    double cpu_us = t->cpu_us * plan->contention.cpu_beside_link,
+           gpu_us = t->transfer_us * plan->contention.link_in_place + t->gpu_us;
+    return cpu_us > 0 ? fmin(t->cpu_us, 1 / (1 / cpu_us + 1 / fmax(gpu_us, 1e-6))) : 0;
 }
 
 void atsi_objective_units(const struct atsi_objective *o, const struct atsi_plan *plan, bool streamed,
@@ -34,8 +37,8 @@ void atsi_objective_units(const struct atsi_objective *o, const struct atsi_plan
         bool moves = streamed && atsi_unit_is_promotable(u), runs = atsi_unit_runs_on_gpu(&plan->program, u);
         units[i] = (struct atsi_solve_unit){
             .size_bytes = atsi_budget_unit(plan, u),
-            .t_cpu_us = atsi_objective_us(o, plan, moves ? atsi_streamed_us(d, ATSI_DECODE) : d->cpu_us,
-                                          moves ? atsi_streamed_us(p, ATSI_PREFILL) : p->cpu_us),
+            .t_cpu_us = atsi_objective_us(o, plan, moves ? atsi_streamed_us(plan, i, ATSI_DECODE) : d->cpu_us,
+                                          moves ? atsi_streamed_us(plan, i, ATSI_PREFILL) : p->cpu_us),
             // ATSI_NEVER_US would drown the others in GLPK's arithmetic
             .t_gpu_us = runs ? atsi_objective_us(o, plan, d->gpu_us, p->gpu_us) : 0,
             .switch_us = atsi_objective_us(o, plan, d->switch_us, p->switch_us),

@@ -19,9 +19,10 @@ struct atsi_objective atsi_objective_of(const struct atsi_plan *plan, double pre
 double atsi_objective_us(const struct atsi_objective *o, const struct atsi_plan *plan, double decode_us,
                          double prefill_us);
 
-// What a unit that stays on the CPU costs a round in which such units are streamed. A token: CPU and link work through them at the
-// same time, so their rates add up. A chunk: the link alone keeps up with the GPU, or it does not.
-double atsi_streamed_us(const struct atsi_unit_times *t, enum atsi_phase phase);
+// What a unit that stays on the CPU costs a round in which the link carries such units too. A token: both processors work through it
+// at the same time, each slower for the other (plan->contention), so their rates add up. A chunk: the link alone keeps up with the GPU, or
+// it does not.
+double atsi_streamed_us(const struct atsi_plan *plan, uint32_t i_unit, enum atsi_phase phase);
 
 // Sizes, times and switches of units[n_units] for the solver. With `streamed` the CPU's times are what the link leaves of them in
 // rounds with dynamic transfer, so that a placement leaves to the link what it can carry and gives residency to what cannot

@@ -154,6 +154,10 @@ static uint64_t granularity_of(const struct search *s, uint64_t n_granules_max) 
     return size;
 }
 
+static double decode_us_of(const struct search *s, const struct atsi_decode_forecast *f) {
+    return s->options->goal == ATSI_PLACE_STATIC ? f->static_us : f->best_us;
+}
+
 // Solves a candidate and predicts both phases, temporary region included.
 static enum atsi_status try_candidate(struct search *s, struct candidate *c, struct atsi_error *err) {
     enum {
@@ -162,7 +166,9 @@ static enum atsi_status try_candidate(struct search *s, struct candidate *c, str
     struct atsi_solve_result result;
     ATSI_TRY(solve(s, c, granularity_of(s, SEARCH_GRANULES), NULL, &result, err));
     set_backends(s->plan, s->placement);
-    ATSI_TRY(atsi_place_predict(s->plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &c->decode_us, err));
+    struct atsi_decode_forecast decode;
+    ATSI_TRY(atsi_forecast_decode(s->plan, c->temp_bytes, &decode, err));
+    c->decode_us = decode_us_of(s, &decode);
     return atsi_place_predict(s->plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &c->prefill_us, err);
 }
 
@@ -214,11 +220,11 @@ static enum atsi_status find_best(struct search *s, struct best *best, struct at
     };
     uint64_t regions[MAX_REGIONS];
     uint32_t n_regions = list_regions(s, regions, s->options->goal == ATSI_PLACE_STATIC ? 1 : MAX_REGIONS);
-    int n_methods = s->has_experts ? 2 : 1;
+    int n_methods = s->has_experts ? 2 : 1, n_prices = s->options->goal == ATSI_PLACE_STATIC ? 1 : 2;
     *best = (struct best){.score = INFINITY, .method_score = {INFINITY, INFINITY}};
     for (uint32_t i = 0; i < n_regions; i++)
         for (int method = 0; method < n_methods; method++)
-            for (int streamed = 0; streamed <= (regions[i] > 0); streamed++) {
+            for (int streamed = 0; streamed < n_prices; streamed++) {
                 struct candidate c = {.chunk = s->plan->limits.chunk,
                                       .temp_bytes = regions[i],
                                       .method = (enum atsi_place_method)method,
@@ -291,9 +297,10 @@ static enum atsi_status settle(struct search *s, const struct candidate *c, stru
     out->streamed = c->streamed;
     out->objective = s->objective;
     out->budget = atsi_budget_of(plan, s->profile, s->options->device);
-    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_FIFO, c->temp_bytes, &out->decode_us, err));
+    ATSI_TRY(atsi_forecast_decode(plan, c->temp_bytes, &out->decode, err));
+    out->decode_us = decode_us_of(s, &out->decode);
+    out->decode_static_us = out->decode.static_us;
     ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, ATSI_POLICY_FIFO, c->temp_bytes, &out->prefill_us, err));
-    ATSI_TRY(atsi_place_predict(plan, ATSI_DECODE, ATSI_POLICY_NONE, 0, &out->decode_static_us, err));
     ATSI_TRY(atsi_place_predict(plan, ATSI_PREFILL, ATSI_POLICY_NONE, 0, &out->prefill_static_us, err));
     plan->predicted_decode_us = out->decode_us;
     plan->predicted_prefill_us = out->prefill_us;

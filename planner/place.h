@@ -5,6 +5,7 @@
 #include "planner/budget.h"
 #include "planner/chunk.h"
 #include "planner/objective.h"
+#include "planner/predict.h"
 #include "planner/solve/baseline.h"
 
 struct atsi_pin {
@@ -49,11 +50,12 @@ struct atsi_placement {
     enum atsi_place_method method;
     bool streamed;           // the placement was solved with the times that streaming leaves of the CPU side
     double other_decode_us;  // predicted for the other method's placement; 0 for a model without experts
-    double decode_us;        // predicted: a token, with dynamic transfer
+    double decode_us;        // predicted: a token, with dynamic transfer, in the fastest way
     double prefill_us;       // predicted: a chunk
     double decode_static_us; // the same without dynamic transfer
     double prefill_static_us;
-    uint32_t n_estimated; // operations priced by a fitted line
+    struct atsi_decode_forecast decode; // each way; zero where the placement is static (--placement)
+    uint32_t n_estimated;               // operations priced by a fitted line
     struct atsi_objective objective;
     struct atsi_chunk_option chunks[ATSI_CHUNKS_MAX]; // what was tried
     uint32_t n_chunks;

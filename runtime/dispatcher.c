@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "formats/base/clock.h"
-#include "runtime/script.h"
+#include "runtime/schedule/script.h"
+#include "runtime/schedule/shares.h"
 
 struct atsi_dispatcher {
     const struct atsi_plan *plan;
@@ -97,19 +98,11 @@ static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
            atsi_script_can_share(&d->plan->program, u);
 }
 
-// Divides every CPU unit so that both parts end together. Both sides draw on the same host memory, and reading in place is slower
-// than the copy engine.
-static void share(struct atsi_dispatcher *d, const struct atsi_schedule_unit *units,
-                  const struct atsi_unit_factors *factors) {
-    const struct atsi_contention *c = &d->plan->contention;
+static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *factors) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
-        if (!can_be_shared(d, u)) continue;
-        double cpu_us = units[u].t_cpu_us * c->cpu_beside_link,
-               gpu_us = units[u].transfer_us * c->link_in_place + units[u].t_gpu_us;
-        if (factors) gpu_us *= factors[u].in_place;
-        if (!(cpu_us + gpu_us > 0)) continue;
-        d->gpu_share[u] = (float)(cpu_us / (cpu_us + gpu_us));
-        d->last.n_shared++;
+        double in_place = factors ? factors[u].in_place : 1;
+        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of(&d->plan->contention, &d->units[u], in_place) : 0;
+        d->last.n_shared += d->gpu_share[u] > 0;
     }
 }
 
@@ -158,7 +151,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
         list_units(d, n_tokens, scales, n_tokens == 1 ? factors : NULL);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
-            share(d, d->units, factors);
+            share(d, factors);
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }

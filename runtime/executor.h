@@ -11,7 +11,7 @@
 #include "kernels/device.h"
 #include "runtime/recorder.h"
 #include "runtime/routing.h"
-#include "runtime/script_cost.h"
+#include "runtime/schedule/script_cost.h"
 #include "runtime/trace.h"
 
 struct atsi_executor;
@@ -53,7 +53,7 @@ struct atsi_assignment {
 // stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
 // units that cannot be shared (atsi_script_can_share) ignore their share.
 
-// Everything that rounds under an assignment need: the script (runtime/script.h), its calls, the places of what is prefetched, captured
+// Everything that rounds under an assignment need: the script (runtime/schedule/script.h), its calls, the places of what is prefetched, captured
 // launches. The first one is made while nothing else uses the executor; later ones may be made in another thread
 // while rounds run, one at a time.
 struct atsi_prepared_round;

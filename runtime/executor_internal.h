@@ -6,8 +6,8 @@
 #include "runtime/executor.h"
 #include "runtime/launcher.h"
 #include "runtime/recorder.h"
-#include "runtime/script.h"
-#include "runtime/script_cost.h"
+#include "runtime/schedule/script.h"
+#include "runtime/schedule/script_cost.h"
 #include "runtime/side.h"
 #include "runtime/transfers.h"
 

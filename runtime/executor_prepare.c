@@ -168,6 +168,15 @@ static enum atsi_status build_script(struct preparation *q, struct atsi_error *e
 
 // ---- what it should take ------------------------------------------------------------------------------------------
 
+static enum atsi_status list_waits(const struct atsi_transfer_plan *transfers, struct atsi_ring_waits *ring,
+                                   struct atsi_error *err) {
+    uint32_t n = transfers ? atsi_transfer_plan_n_units(transfers) : 0, *waits_for = calloc(n + 1, sizeof *waits_for);
+    *ring = (struct atsi_ring_waits){n, waits_for};
+    if (!waits_for) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
+    for (uint32_t i = 0; i < n; i++) waits_for[i] = atsi_transfer_plan_waits_for(transfers, i);
+    return ATSI_OK;
+}
+
 static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
     const struct atsi_plan *plan = q->x->plan;
     struct atsi_prepared_round *out = q->out;
@@ -177,8 +186,11 @@ static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
         if (!units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
         atsi_round_units(plan, out->n_tokens, plan->limits.temp_bytes, NULL, units);
     }
-    enum atsi_status status =
-        atsi_script_cost_build(plan, &out->script, units, out->n_tokens, out->transfers, &out->cost, err);
+    struct atsi_ring_waits ring;
+    enum atsi_status status = list_waits(out->transfers, &ring, err);
+    if (status == ATSI_OK)
+        status = atsi_script_cost_build(plan, &out->script, units, out->n_tokens, &ring, &out->cost, err);
+    free((void *)ring.waits_for);
     free(units);
     return status;
 }

@@ -7,7 +7,7 @@
 #ifndef ATSI_RUNTIME_RECORDER_H
 #define ATSI_RUNTIME_RECORDER_H
 
-#include "runtime/script_cost.h"
+#include "runtime/schedule/script_cost.h"
 
 enum {
     ATSI_RECORDER_PERIOD = 8,

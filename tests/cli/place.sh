@@ -64,6 +64,10 @@ chosen_chunk() { # the best of those that were tried; --chunk is obeyed
         at_3060 --vram 432M --chunk 96 --explain --json | jq -e '.chunk == 96 and (.chunks | length) == 1'
 }
 check "the chunk is chosen, --chunk obeyed" chosen_chunk
+terms() { # the fastest of the ways to run a token is what is predicted, and its parts are told
+    json '.decode_us as $us | .decode_round | ([.static_us, .streams_us, .shares_us // 1e9] | min) == $us and .gpu_us > 0 and .cpu_us >= 0' "$work/explain.json"
+}
+check "--explain tells what a token is made of" terms
 check "--explain writes no plan" sh -c "! ls *.atsp 2>/dev/null | grep qwen3moe"
 check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 432M --explain | grep -q 'blk.0.ffn_gate_exps'"
 no_density_of_nothing() { at_3060 --vram 432M --explain | awk '$3 == "0.00" && $8 != "-" { print; bad = 1 } END { exit bad }'; }

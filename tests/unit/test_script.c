@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/ranges.h"
-#include "runtime/script.h"
+#include "runtime/schedule/ranges.h"
+#include "runtime/schedule/script.h"
 #include "tests/support/program_builder.h"
 
 enum {

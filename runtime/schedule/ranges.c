@@ -1,4 +1,4 @@
-#include "runtime/ranges.h"
+#include "runtime/schedule/ranges.h"
 
 #include <string.h>
 

@@ -8,8 +8,7 @@
 
 #include "formats/plan.h"
 #include "runtime/schedule/round_units.h"
-#include "runtime/script.h"
-#include "runtime/transfers.h"
+#include "runtime/schedule/script.h"
 
 // What a split asks of each resource.
 struct atsi_split_cost {
@@ -35,13 +34,26 @@ struct atsi_unit_factors {
 // Device actions from `first` on, below `end`, that run without the host in between.
 uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end);
 
-// `units` of a round of n_tokens at the plan's speeds, NULL: nothing is known, every cost is zero. `transfers` has one unit for each AWAIT of
-// the script (NULL: none). Free with atsi_script_cost_free whether it succeeds or not.
+// The region's ring as the transfers of a round go through it (temp_ring.h): each of them, one for each AWAIT of the script, waits
+// until the one waits_for[i] transfers before it is consumed.
+struct atsi_ring_waits {
+    uint32_t n_transfers;
+    const uint32_t *waits_for; // [n_transfers], copied
+};
+
+// `units` of a round of n_tokens at the plan's speeds, NULL: nothing is known, every cost is zero. `ring` NULL: nothing is prefetched. Free with atsi_script_cost_free whether it succeeds or not.
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
                                         const struct atsi_schedule_unit *units, uint32_t n_tokens,
-                                        const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
+                                        const struct atsi_ring_waits *ring, struct atsi_script_cost *out,
                                         struct atsi_error *err);
 void atsi_script_cost_free(struct atsi_script_cost *cost);
+
+// What all splits of a round ask of each resource, and how often the CPU waits for the device.
+struct atsi_script_terms {
+    double cpu_us, gpu_us, link_us;
+    uint32_t n_waits;
+};
+struct atsi_script_terms atsi_script_terms_of(const struct atsi_script *script, const struct atsi_script_cost *cost);
 
 // What the device's splits took, of recent_us [n_actions] as the recorder keeps it: its busy time in a round.
 double atsi_script_device_us(const struct atsi_script *script, const struct atsi_script_cost *cost,

@@ -1,9 +1,9 @@
-#include "runtime/script.h"
+#include "runtime/schedule/script.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/ranges.h"
+#include "runtime/schedule/ranges.h"
 
 enum {
     MAX_SHARED_OPS = 8,

@@ -1,4 +1,4 @@
-#include "runtime/script_cost.h"
+#include "runtime/schedule/script_cost.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,16 +112,16 @@ static double mean_switch_us(const struct builder *b) {
 
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
                                         const struct atsi_schedule_unit *units, uint32_t n_tokens,
-                                        const struct atsi_transfer_plan *transfers, struct atsi_script_cost *out,
+                                        const struct atsi_ring_waits *ring, struct atsi_script_cost *out,
                                         struct atsi_error *err) {
-    uint32_t n_transfers = transfers ? atsi_transfer_plan_n_units(transfers) : 0;
+    uint32_t n_transfers = ring ? ring->n_transfers : 0;
     *out = (struct atsi_script_cost){.n_actions = script->n_actions, .n_transfers = n_transfers};
     out->splits = calloc(script->n_actions + 1, sizeof *out->splits);
     out->waits_for = calloc(n_transfers + 1, sizeof *out->waits_for);
     out->consumed_us = calloc(n_transfers + 1, sizeof *out->consumed_us);
     if (!out->splits || !out->waits_for || !out->consumed_us)
         return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
-    for (uint32_t u = 0; u < n_transfers; u++) out->waits_for[u] = atsi_transfer_plan_waits_for(transfers, u);
+    for (uint32_t u = 0; u < n_transfers; u++) out->waits_for[u] = ring->waits_for[u];
     if (!units) return ATSI_OK;
     bool contended = uses_link(script);
     struct builder b = {.plan = plan,
@@ -141,6 +141,17 @@ void atsi_script_cost_free(struct atsi_script_cost *cost) {
     free(cost->waits_for);
     free(cost->consumed_us);
     memset(cost, 0, sizeof *cost);
+}
+
+struct atsi_script_terms atsi_script_terms_of(const struct atsi_script *script, const struct atsi_script_cost *cost) {
+    struct atsi_script_terms t = {0};
+    for (uint32_t i = 0; i < script->n_actions; i++) {
+        t.cpu_us += cost->splits[i].cpu_us;
+        t.gpu_us += cost->splits[i].gpu_us;
+        t.link_us += cost->splits[i].link_us;
+        t.n_waits += script->actions[i].kind == ATSI_ACTION_WAIT;
+    }
+    return t;
 }
 
 double atsi_script_device_us(const struct atsi_script *script, const struct atsi_script_cost *cost,
