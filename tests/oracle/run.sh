@@ -4,7 +4,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
-export B=${B:-build}
+export B=${B:-build} ATSI_TEST_TIMEOUT=${ATSI_TEST_TIMEOUT:-1800} # Python and large vocabularies are slow
 venv=$B/oracle-venv
 requirements=tests/oracle/requirements.txt
 
