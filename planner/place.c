@@ -345,8 +345,9 @@ static enum atsi_status run_layers(struct search *s, struct atsi_placement *out,
     enum atsi_status status = take_chunk(s, plan->limits.chunk, out, err);
     for (int b = ATSI_BASELINE_LAYERS_LAST; status == ATSI_OK && b <= (int)last; b++) {
         status = place_like(s, (enum atsi_baseline)b, layers, &out->decode_us, &out->prefill_us, err);
+        if (status != ATSI_OK) break;
         double score = atsi_objective_us(&s->objective, plan, out->decode_us, out->prefill_us);
-        if (status != ATSI_OK || score >= best_score) continue;
+        if (score >= best_score) continue;
         best_score = score;
         best = (enum atsi_baseline)b;
     }

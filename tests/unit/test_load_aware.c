@@ -139,14 +139,15 @@ struct means {
 
 static struct means run(struct machine *m, const struct atsi_scales *truth, int n) {
     struct means means = {0};
+    int first = n / 2;
     for (int i = 0; i < n; i++) {
         struct atsi_scales now = {shaken(m, truth->cpu, 0.03), shaken(m, truth->gpu, 0.03),
                                   shaken(m, truth->link, 0.03)};
         double aware_us = atsi_script_time(&m->aware.script, &m->aware.cost, &now),
                fixed_us = atsi_script_time(&m->fixed.script, &m->fixed.cost, &now);
-        if (i >= n / 2) {
-            means.aware_us += aware_us / (n - n / 2);
-            means.fixed_us += fixed_us / (n - n / 2);
+        if (i >= first) {
+            means.aware_us += aware_us / (n - first);
+            means.fixed_us += fixed_us / (n - first);
         }
         record(m, &now);
         if (atsi_tuner_record(&m->tuner, aware_us, &m->recorder.scales)) take_over(m);

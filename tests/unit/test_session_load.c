@@ -115,7 +115,7 @@ static void run_once(const float *expected, uint64_t seed, uint32_t *n_adopted) 
     *n_adopted += t.session->rescheduler.stats.n_adopted;
     size_t n_vocab = m.plan.program.n_vocab;
     for (uint32_t row = 0; row < N_TEXT; row++)
-        if (memcmp(t.logits + row * n_vocab, expected + row * n_vocab, n_vocab * sizeof *expected))
+        if (memcmp(t.logits + row * n_vocab, expected + row * n_vocab, n_vocab * sizeof *expected) != 0)
             fail_msg("seed %llu: logits at position %u differ", (unsigned long long)seed, row);
     close_text(&t);
     test_model_unload(&m, d);
@@ -155,22 +155,22 @@ enum {
     COUNTS_ALLOCATIONS = 1
 };
 void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
+void *__libc_calloc(size_t nmemb, size_t size);
+void *__libc_realloc(void *ptr, size_t size);
 
 void *malloc(size_t size) {
     if (counting) n_allocations++;
     return __libc_malloc(size);
 }
 
-void *calloc(size_t n, size_t size) {
+void *calloc(size_t nmemb, size_t size) {
     if (counting) n_allocations++;
-    return __libc_calloc(n, size);
+    return __libc_calloc(nmemb, size);
 }
 
-void *realloc(void *old, size_t size) {
+void *realloc(void *ptr, size_t size) {
     if (counting) n_allocations++;
-    return __libc_realloc(old, size);
+    return __libc_realloc(ptr, size);
 }
 #else
 enum {
