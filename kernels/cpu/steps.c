@@ -6,15 +6,17 @@
 enum {
     GROUP_CHAINS = 16,
     GROUP_SPANS = 128,
+    OPEN_GROUPS = 4, // the last ones, which still take steps
     NO_STEP = UINT32_MAX
 };
 
 struct chain {
     uint32_t first, last; // steps
+    uint32_t next;        // chain of the group
 };
 
 struct group {
-    uint32_t first_chain, n_chains;
+    uint32_t first_chain, last_chain, n_chains;
 };
 
 struct placed_span {
@@ -22,13 +24,18 @@ struct placed_span {
     uint32_t chain;
 };
 
+// What an open group touches.
+struct touched {
+    struct placed_span spans[GROUP_SPANS];
+    uint32_t n_spans;
+};
+
 struct atsi_steps {
     struct atsi_step *steps; // [cap]
     struct chain *chains;    // [cap]
     struct group *groups;    // [cap]
     uint32_t cap, n_steps, n_chains, n_groups;
-    struct placed_span spans[GROUP_SPANS]; // of the last group
-    uint32_t n_spans;
+    struct touched open[OPEN_GROUPS]; // group g at g % OPEN_GROUPS
 };
 
 struct atsi_steps *atsi_steps_create(uint32_t n_steps_max) {
@@ -51,9 +58,7 @@ void atsi_steps_free(struct atsi_steps *steps) {
     free(steps);
 }
 
-void atsi_steps_clear(struct atsi_steps *steps) {
-    steps->n_steps = steps->n_chains = steps->n_groups = steps->n_spans = 0;
-}
+void atsi_steps_clear(struct atsi_steps *steps) { steps->n_steps = steps->n_chains = steps->n_groups = 0; }
 
 bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more) { return steps->n_steps + n_more > steps->cap; }
 
@@ -93,65 +98,102 @@ bool atsi_spans_overlap(const struct atsi_span *a, const struct atsi_span *b) { 
 
 // ---- building -------------------------------------------------------------------------------------------------------
 
-static void start_group(struct atsi_steps *steps) {
-    steps->groups[steps->n_groups++] = (struct group){.first_chain = steps->n_chains};
-    steps->n_spans = 0;
-}
-
 static bool can_chain(const struct atsi_step *a, const struct atsi_step *b) {
     if (a->count != NULL || b->count != NULL || a->n_items != b->n_items) return false;
     return a->n_items == 1 || (a->by_row && b->by_row);
 }
 
 enum place {
-    NEW_CHAIN,
-    JOIN_CHAIN,
-    NEW_GROUP
+    APART_FROM_ALL, // any order of the step and the group will do
+    JOINS_CHAIN,
+    COMES_AFTER
 };
 
-// Where the step can stand in the last group. *chain: the only chain that it depends on.
-static enum place find_place(const struct atsi_steps *steps, const struct atsi_step *step,
+// How the step stands to a group. *chain: the only chain that it depends on.
+static enum place find_place(const struct atsi_steps *steps, const struct touched *group, const struct atsi_step *step,
                              const struct atsi_span *spans, uint32_t n_spans, uint32_t *chain) {
-    enum place place = NEW_CHAIN;
-    for (uint32_t i = 0; i < steps->n_spans; i++) {
-        const struct placed_span *old = &steps->spans[i];
+    enum place place = APART_FROM_ALL;
+    for (uint32_t i = 0; i < group->n_spans; i++) {
+        const struct placed_span *old = &group->spans[i];
         for (uint32_t j = 0; j < n_spans; j++) {
             if (!old->span.write && !spans[j].write) continue;
             enum meeting meeting = meet(&old->span, &spans[j]);
             if (meeting == APART) continue;
-            if (place == JOIN_CHAIN && old->chain != *chain) return NEW_GROUP;
+            if (place == JOINS_CHAIN && old->chain != *chain) return COMES_AFTER;
             const struct atsi_step *before = &steps->steps[steps->chains[old->chain].last];
             bool by_rows =
                 meeting == SAME_ROWS && old->span.n_rows == step->n_items && spans[j].n_rows == step->n_items;
-            if (!can_chain(before, step) || (!by_rows && step->n_items != 1)) return NEW_GROUP;
-            place = JOIN_CHAIN;
+            if (!can_chain(before, step) || (!by_rows && step->n_items != 1)) return COMES_AFTER;
+            place = JOINS_CHAIN;
             *chain = old->chain;
         }
     }
     return place;
 }
 
+static struct touched *touched_by(struct atsi_steps *steps, uint32_t group) {
+    return &steps->open[group % OPEN_GROUPS];
+}
+
+static void start_group(struct atsi_steps *steps) {
+    uint32_t group = steps->n_groups++;
+    steps->groups[group] = (struct group){.first_chain = NO_STEP, .last_chain = NO_STEP};
+    touched_by(steps, group)->n_spans = 0;
+}
+
+static uint32_t start_chain(struct atsi_steps *steps, struct group *group, uint32_t step) {
+    uint32_t chain = steps->n_chains++;
+    steps->chains[chain] = (struct chain){.first = step, .last = step, .next = NO_STEP};
+    if (group->n_chains++ == 0)
+        group->first_chain = chain;
+    else
+        steps->chains[group->last_chain].next = chain;
+    group->last_chain = chain;
+    return chain;
+}
+
+static bool has_room(struct atsi_steps *steps, uint32_t group, uint32_t n_chains, uint32_t n_spans) {
+    return steps->groups[group].n_chains + n_chains <= GROUP_CHAINS &&
+           touched_by(steps, group)->n_spans + n_spans <= GROUP_SPANS;
+}
+
+// The first group that can take the step without passing what it depends on; n_groups when a new one must. *chain: which it joins,
+// NO_STEP for one of its own.
+static uint32_t find_group(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
+                           uint32_t n_spans, uint32_t *chain) {
+    uint32_t found = steps->n_groups, n_open = found < OPEN_GROUPS ? found : OPEN_GROUPS;
+    *chain = NO_STEP;
+    for (uint32_t i = 1; i <= n_open; i++) {
+        uint32_t group = steps->n_groups - i, joined = NO_STEP;
+        enum place place = find_place(steps, touched_by(steps, group), step, spans, n_spans, &joined);
+        if (place == COMES_AFTER) return found;
+        if (place == JOINS_CHAIN) {
+            if (!has_room(steps, group, 0, n_spans)) return found;
+            *chain = joined;
+            return group;
+        }
+        if (has_room(steps, group, 1, n_spans)) found = group;
+    }
+    return found;
+}
+
 void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
                     uint32_t n_spans) {
     if (step->count == NULL && step->n_items == 0) return;
-    uint32_t chain = 0, index = steps->n_steps++;
+    uint32_t chain, group = find_group(steps, step, spans, n_spans, &chain), index = steps->n_steps++;
     steps->steps[index] = *step;
     steps->steps[index].next = NO_STEP;
-    enum place place = steps->n_groups == 0 ? NEW_GROUP : find_place(steps, step, spans, n_spans, &chain);
-    if (place == NEW_CHAIN && steps->groups[steps->n_groups - 1].n_chains == GROUP_CHAINS) place = NEW_GROUP;
-    if (steps->n_spans + n_spans > GROUP_SPANS) place = NEW_GROUP;
-    if (place == JOIN_CHAIN) {
+    if (group == steps->n_groups) start_group(steps);
+    if (chain == NO_STEP) {
+        chain = start_chain(steps, &steps->groups[group], index);
+    } else {
         steps->steps[steps->chains[chain].last].next = index;
         steps->chains[chain].last = index;
-    } else {
-        if (place == NEW_GROUP) start_group(steps);
-        chain = steps->n_chains++;
-        steps->chains[chain] = (struct chain){.first = index, .last = index};
-        steps->groups[steps->n_groups - 1].n_chains++;
     }
+    struct touched *touched = touched_by(steps, group);
     for (uint32_t i = 0; i < n_spans; i++)
         if (spans[i].data != NULL)
-            steps->spans[steps->n_spans++] = (struct placed_span){.span = spans[i], .chain = chain};
+            touched->spans[touched->n_spans++] = (struct placed_span){.span = spans[i], .chain = chain};
 }
 
 // ---- running --------------------------------------------------------------------------------------------------------
@@ -159,18 +201,19 @@ void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, cons
 struct team {
     const struct atsi_steps *steps;
     struct atsi_cpu *cpu;
-    uint32_t ends[GROUP_CHAINS]; // of the current group: number of items up to and with each chain
+    // Of the current group: each chain's first step, and the number of items up to and with it.
+    uint32_t firsts[GROUP_CHAINS], ends[GROUP_CHAINS];
 };
 
 static uint32_t begin_group(void *context, uint32_t i_group) {
     struct team *team = context;
     const struct atsi_steps *steps = team->steps;
-    const struct group *group = &steps->groups[i_group];
-    uint32_t n_items = 0;
-    for (uint32_t c = 0; c < group->n_chains; c++) {
-        const struct atsi_step *first = &steps->steps[steps->chains[group->first_chain + c].first];
+    uint32_t n_items = 0, n = 0;
+    for (uint32_t c = steps->groups[i_group].first_chain; c != NO_STEP; c = steps->chains[c].next, n++) {
+        const struct atsi_step *first = &steps->steps[steps->chains[c].first];
         n_items += first->count != NULL ? first->count(team->cpu, first) : first->n_items;
-        team->ends[c] = n_items;
+        team->firsts[n] = steps->chains[c].first;
+        team->ends[n] = n_items;
     }
     return n_items;
 }
@@ -179,10 +222,11 @@ static void run_item(void *context, uint32_t i_group, uint32_t item, int i_threa
     const struct team *team = context;
     const struct atsi_steps *steps = team->steps;
     uint32_t c = 0;
+    (void)i_group;
     while (item >= team->ends[c]) c++;
     if (c > 0) item -= team->ends[c - 1];
-    uint32_t s = steps->chains[steps->groups[i_group].first_chain + c].first;
-    for (; s != NO_STEP; s = steps->steps[s].next) steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
+    for (uint32_t s = team->firsts[c]; s != NO_STEP; s = steps->steps[s].next)
+        steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
 }
 
 void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool) {

@@ -2,6 +2,8 @@
 //
 // An operation becomes one or more steps; a step is n_items pieces of work that any thread may do in any order. Steps that
 // do not touch each other's data form one group, a phase of the pool: its items are shared out together, and all are done before the next.
+// A step goes to the earliest of the last few groups that it does not depend on, or joins what it depends on there: the matrices
+// that read one input form one group whatever stands between them in the program.
 // Within a group, row-wise steps (item i touches row i alone) that follow each other on the same data form a chain: the thread
 // that takes item i does all of them for row i. So a decoded token passes norm, quantisation of the result and the like without
 // a barrier, and in prefill a row stays in the cache.
