@@ -74,7 +74,7 @@ static void keep_rows(void *context, const float *logits, uint32_t first_output,
 }
 
 static void append(struct text *t, uint32_t n) {
-    int32_t ids[N_PROMPT];
+    int32_t ids[N_PROMPT] = {0};
     struct atsi_error err = {0};
     uint32_t before = t->session->n_past;
     size_t n_vocab = t->m->plan.program.n_vocab;
