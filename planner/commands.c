@@ -108,12 +108,15 @@ static enum atsi_status make_content(struct making *m, const char *command_line,
                                            .kv_type = o->kv_type,
                                            .command = command_line};
     ATSI_TRY(atsi_lower(m->gguf, &(struct atsi_lower_options){.n_ctx = o->n_ctx}, &m->lowered, err));
-    atsi_say_lines(m->console, m->lowered.remarks);
-    ATSI_TRY(atsi_content_make(m->gguf, &m->lowered, &content, &m->plan, err));
+    return atsi_content_make(m->gguf, &m->lowered, &content, &m->plan, err);
+}
+
+// Once nothing can be wrong with model and options any more, so that an error stands alone.
+static void say_remarks(const struct making *m) {
+    if (m->lowered.remarks) atsi_say_lines(m->console, m->lowered.remarks);
     if (m->lowered.tied)
         atsi_say(m->console,
                  "note: the output matrix is the token embedding; it is stored once and counted where it is used");
-    return ATSI_OK;
 }
 
 // What can be wrong while explaining is the statistics.
@@ -131,8 +134,9 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
             o,
             atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, routing, o->json, err),
             err));
-    } else if (!m->console->quiet)
+    } else if (!m->console->quiet) {
         atsi_explain_budget(m->console->log, &m->plan, &m->placement);
+    }
     if (o->report_path)
         ATSI_TRY(atsi_html_report(o->report_path, &m->plan, &m->machine.profile, options, &m->placement, err));
     return o->what_if ? atsi_what_if(m->console->out, &m->plan, &m->machine.profile, options, o->json, err) : ATSI_OK;
@@ -168,6 +172,7 @@ static enum atsi_status make(struct making *m, const char *command_line, struct 
     ATSI_TRY(choose_output(m, err));
     ATSI_TRY(name_file(input, make_content(m, command_line, err), err));
     if (!m->options->vocab_only) ATSI_TRY(place(m, err));
+    say_remarks(m);
     if (only_looks(m->options) && !m->options->output_path) return ATSI_OK;
     ATSI_TRY(name_file(input, build_tokenizer(m, err), err));
     if (m->options->vocab_only && !m->tokenizer)

@@ -56,7 +56,7 @@ static const struct option options[] = {
     {"--vram", SIZE, AT(vram_bytes), 0, 0},
     {"--ctx", COUNT, AT(n_ctx), 1, 1 << 28},
     {"--chunk", COUNT, AT(chunk), 1, 1 << 16},
-    {"--threads", COUNT, AT(n_threads), 1, 1 << 12},
+    {"--threads", COUNT, AT(n_threads), 0, 1 << 12},
     {"--kv-type", KV_TYPE, 0, 0, 0},
     {"--device", TEXT, AT(device_path), 0, 0},
     {"--save-profile", TEXT, AT(save_profile_path), 0, 0},

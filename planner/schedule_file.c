@@ -5,8 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "formats/base/json.h"
-#include "planner/solve/instance.h"
+#include "planner/solve/instance_fields.h"
 #include "runtime/schedule/schedule.h"
 
 struct round_file {
@@ -14,17 +13,6 @@ struct round_file {
     struct atsi_schedule_unit *units; // owned
     enum atsi_schedule_policy policy;
 };
-
-static enum atsi_status read_size(const cJSON *object, const char *field, uint64_t *out, struct atsi_error *err) {
-    int64_t value = 0;
-    ATSI_TRY(atsi_json_get_i64(object, field, 0, ATSI_JSON_INTEGER_END - 1, &value, err));
-    *out = (uint64_t)value;
-    return ATSI_OK;
-}
-
-static enum atsi_status read_time(const cJSON *object, const char *field, double *out, struct atsi_error *err) {
-    return atsi_json_get_double(object, field, 0, ATSI_INSTANCE_TIME_MAX, out, err);
-}
 
 // "start", "previous" or the index of an earlier unit.
 static enum atsi_status read_after(const cJSON *object, size_t i, int32_t *out, struct atsi_error *err) {
@@ -44,53 +32,33 @@ static enum atsi_status read_after(const cJSON *object, size_t i, int32_t *out, 
     return ATSI_OK;
 }
 
-static enum atsi_status read_unit(const cJSON *object, size_t i, struct atsi_schedule_unit *unit,
-                                  struct atsi_error *err) {
+static enum atsi_status read_unit(const cJSON *object, size_t i, void *out, struct atsi_error *err) {
     static const char *const sides[] = {"cpu", "gpu"};
-    const char *name;
+    struct atsi_schedule_unit *unit = out;
+    struct atsi_instance_unit u;
     size_t home = 0;
-    ATSI_TRY(atsi_json_get_string(object, "name", &name, err));
-    ATSI_TRY(read_size(object, "size_bytes", &unit->size_bytes, err));
+    ATSI_TRY(atsi_instance_unit(object, &u, err));
     ATSI_TRY(atsi_json_get_word(object, "default", sides, 2, &home, err));
-    unit->home = (enum atsi_backend)home;
-    ATSI_TRY(read_time(object, "t_cpu_us", &unit->t_cpu_us, err));
-    ATSI_TRY(read_time(object, "t_gpu_us", &unit->t_gpu_us, err));
-    ATSI_TRY(read_time(object, "switch_us", &unit->switch_us, err));
-    ATSI_TRY(read_time(object, "transfer_us", &unit->transfer_us, err));
+    *unit = (struct atsi_schedule_unit){.size_bytes = u.size_bytes,
+                                        .t_cpu_us = u.t_cpu_us,
+                                        .t_gpu_us = u.t_gpu_us,
+                                        .switch_us = u.switch_us,
+                                        .home = (enum atsi_backend)home};
+    ATSI_TRY(atsi_instance_time(object, "transfer_us", &unit->transfer_us, err));
     return read_after(object, i, &unit->after, err);
 }
 
-static enum atsi_status read_units(const cJSON *tree, struct round_file *file, struct atsi_error *err) {
-    const cJSON *array = NULL, *item;
-    ATSI_TRY(atsi_json_get_array(tree, "units", &array, err));
-    int n = cJSON_GetArraySize(array);
-    if (n < 1 || n > ATSI_INSTANCE_UNITS_MAX)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%d units; there must be 1 to %d", n, ATSI_INSTANCE_UNITS_MAX);
-    file->units = calloc((size_t)n, sizeof *file->units);
-    if (!file->units) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    file->instance.units = file->units;
-    cJSON_ArrayForEach(item, array) {
-        size_t i = file->instance.n_units++;
-        if (read_unit(item, i, &file->units[i], err) != ATSI_OK) return atsi_fail_prefix(err, "units[%zu]", i);
-    }
-    return ATSI_OK;
-}
-
-static enum atsi_status read_tree(const cJSON *tree, struct round_file *file, struct atsi_error *err) {
+static enum atsi_status read_tree(const cJSON *tree, void *out, struct atsi_error *err) {
     static const char *const policies[] = {"none", "paper", "fifo"}; // in the order of enum atsi_schedule_policy
+    struct round_file *file = out;
     size_t policy = 0;
-    ATSI_TRY(read_size(tree, "temp_bytes", &file->instance.temp_bytes, err));
+    void *units = NULL;
+    ATSI_TRY(atsi_instance_size(tree, "temp_bytes", 0, &file->instance.temp_bytes, err));
     ATSI_TRY(atsi_json_get_word(tree, "policy", policies, 3, &policy, err));
     file->policy = (enum atsi_schedule_policy)policy;
-    return read_units(tree, file, err);
-}
-
-static enum atsi_status read_file(const char *path, struct round_file *file, struct atsi_error *err) {
-    cJSON *tree = NULL;
-    ATSI_TRY(atsi_json_parse_file(path, ATSI_INSTANCE_FILE_MAX, &tree, err));
-    enum atsi_status status = read_tree(tree, file, err);
-    if (status != ATSI_OK) atsi_fail_prefix(err, "%s", path);
-    cJSON_Delete(tree);
+    enum atsi_status status =
+        atsi_instance_units(tree, sizeof *file->units, read_unit, &units, &file->instance.n_units, err);
+    file->instance.units = file->units = units;
     return status;
 }
 
@@ -150,7 +118,7 @@ static enum atsi_status schedule_and_print(const struct round_file *file, FILE *
 
 enum atsi_status atsi_schedule_file(const char *path, FILE *out, struct atsi_error *err) {
     struct round_file file = {0};
-    enum atsi_status status = read_file(path, &file, err);
+    enum atsi_status status = atsi_instance_read_file(path, read_tree, &file, err);
     if (status == ATSI_OK) status = schedule_and_print(&file, out, err);
     free(file.units);
     return status;

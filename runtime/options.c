@@ -102,7 +102,7 @@ static const struct option options[] = {
     {"--quiet", FLAG, AT(quiet), 0, 0},
     {"--ctx", U32, AT(n_ctx), 1, 1 << 30},
     {"--chunk", U32, AT(chunk), 1, 1 << 16},
-    {"--threads", INT, AT(n_threads), 1, 1 << 20},
+    {"--threads", INT, AT(n_threads), 0, 1 << 20},
     {"--top-k", INT, AT(sampling.top_k), 0, 1 << 30},
     {"--strict", FLAG, AT(strict), 0, 0},
     {"--vram-reserve", SIZE, AT(vram_reserve_bytes), 0, 0},

@@ -24,29 +24,46 @@ static enum atsi_status final_path(const char *path, char **out, struct atsi_err
     return *out ? ATSI_OK : cannot_write(path, err);
 }
 
-static enum atsi_status open_temp(struct atsi_new_file *file, const char *path, struct atsi_error *err) {
+// A file without a name, or false where the file system or the kernel has none. It gets its name through /proc.
+static bool open_unnamed(struct atsi_new_file *file) {
+    char *copy = access("/proc/self/fd", X_OK) == 0 ? strdup(file->path) : NULL;
+    if (!copy) return false;
+    file->fd = open(dirname(copy), O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+    free(copy);
+    return file->fd >= 0;
+}
+
+static bool link_unnamed(int fd, const char *path) {
+    char from[64];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, from, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0;
+}
+
+// Gives the file a name that nothing has: the open one, or without one a new file.
+static enum atsi_status take_temp_name(struct atsi_new_file *file, struct atsi_error *err) {
     enum {
         MAX_TRIES = 100
     }; // a killed program with this process's number may have left files behind
+    bool unnamed = file->fd >= 0;
     for (int try = 0; try < MAX_TRIES; try++) {
         char *temp_path;
         if (asprintf(&temp_path, "%s.tmp%d-%d", file->path, (int)getpid(), try) < 0)
             return atsi_fail(err, ATSI_FAILED, "out of memory");
-        file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file->fd >= 0) {
+        if (!unnamed) file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (unnamed ? link_unnamed(file->fd, temp_path) : file->fd >= 0) {
             file->temp_path = temp_path;
             return ATSI_OK;
         }
         free(temp_path);
         if (errno != EEXIST) break;
     }
-    return cannot_write(path, err);
+    return cannot_write(file->path, err);
 }
 
 enum atsi_status atsi_new_file_create(struct atsi_new_file *file, const char *path, struct atsi_error *err) {
     *file = (struct atsi_new_file){.fd = -1};
     enum atsi_status status = final_path(path, &file->path, err);
-    if (status == ATSI_OK) status = open_temp(file, path, err);
+    if (status == ATSI_OK && !open_unnamed(file)) status = take_temp_name(file, err);
     if (status != ATSI_OK) atsi_new_file_discard(file);
     return status;
 }
@@ -85,6 +102,7 @@ static enum atsi_status sync_folder(const char *path, struct atsi_error *err) {
 
 static enum atsi_status finish(struct atsi_new_file *file, uint64_t size_bytes, struct atsi_error *err) {
     if (ftruncate(file->fd, (off_t)size_bytes) != 0 || fsync(file->fd) != 0) return cannot_write(file->path, err);
+    if (!file->temp_path) ATSI_TRY(take_temp_name(file, err));
     int fd = file->fd;
     file->fd = -1;
     if (close(fd) != 0 || rename(file->temp_path, file->path) != 0) return cannot_write(file->path, err);
@@ -100,10 +118,8 @@ enum atsi_status atsi_new_file_commit(struct atsi_new_file *file, uint64_t size_
 }
 
 void atsi_new_file_discard(struct atsi_new_file *file) {
-    if (file->temp_path) {
-        if (file->fd >= 0) close(file->fd);
-        unlink(file->temp_path);
-    }
+    if (file->path && file->fd >= 0) close(file->fd);
+    if (file->temp_path) unlink(file->temp_path);
     free(file->temp_path);
     free(file->path);
     *file = (struct atsi_new_file){.fd = -1};

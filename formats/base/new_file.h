@@ -1,8 +1,9 @@
 // new_file.h: files that appear complete or not at all.
 //
-// Bytes go to a temporary file beside the final name ("NAME.tmp<pid>-<n>"); committing flushes it to the disk, renames it over the final
-// name and flushes the folder. Until then an older file of that name stays as it is; a program that is killed may
-// leave the temporary file behind, never a part under the final name.
+// Bytes go to a file in the same folder that has no name yet (where the file system offers that; else "NAME.tmp<pid>-<n>"); committing
+// flushes it to the disk, gives it that temporary name, renames it over the final one and flushes the folder. Until then an older
+// file of that name stays as it is. A program that is killed leaves no part under the final name, and nothing at all while the
+// file has no name.
 #ifndef ATSI_FORMATS_BASE_NEW_FILE_H
 #define ATSI_FORMATS_BASE_NEW_FILE_H
 
@@ -13,7 +14,7 @@
 struct atsi_new_file {
     int fd;
     char *path;      // final name, a link followed to where it points
-    char *temp_path; // NULL when nothing is open
+    char *temp_path; // NULL while the file has no name
 };
 
 // Anything but a regular file under the final name is refused (ATSI_BAD_INPUT), so that no device or folder is replaced.

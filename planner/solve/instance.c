@@ -4,64 +4,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/base/json.h"
+#include "planner/solve/instance_fields.h"
 
-static enum atsi_status read_size(const cJSON *object, const char *field, int64_t min, uint64_t *out,
-                                  struct atsi_error *err) {
-    int64_t value = 0;
-    ATSI_TRY(atsi_json_get_i64(object, field, min, ATSI_JSON_INTEGER_END - 1, &value, err));
-    *out = (uint64_t)value;
-    return ATSI_OK;
-}
-
-static enum atsi_status read_unit(const cJSON *object, struct atsi_solve_unit *unit, struct atsi_error *err) {
-    const char *name;
-    ATSI_TRY(atsi_json_get_string(object, "name", &name, err));
-    ATSI_TRY(read_size(object, "size_bytes", 0, &unit->size_bytes, err));
-    ATSI_TRY(atsi_json_get_double(object, "t_cpu_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->t_cpu_us, err));
-    ATSI_TRY(atsi_json_get_double(object, "t_gpu_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->t_gpu_us, err));
-    ATSI_TRY(atsi_json_get_double(object, "switch_us", 0, ATSI_INSTANCE_TIME_MAX, &unit->switch_us, err));
+static enum atsi_status read_unit(const cJSON *object, size_t i, void *out, struct atsi_error *err) {
+    struct atsi_solve_unit *unit = out;
+    struct atsi_instance_unit u;
+    (void)i;
+    ATSI_TRY(atsi_instance_unit(object, &u, err));
+    *unit = (struct atsi_solve_unit){
+        .size_bytes = u.size_bytes, .t_cpu_us = u.t_cpu_us, .t_gpu_us = u.t_gpu_us, .switch_us = u.switch_us};
     return atsi_json_get_bool(object, "expert", &unit->is_expert, err);
 }
 
-static enum atsi_status read_units(const cJSON *tree, struct atsi_solve_file *file, struct atsi_error *err) {
-    const cJSON *array = NULL, *item;
-    ATSI_TRY(atsi_json_get_array(tree, "units", &array, err));
-    int n = cJSON_GetArraySize(array);
-    if (n < 1 || n > ATSI_INSTANCE_UNITS_MAX)
-        return atsi_fail(err, ATSI_BAD_INPUT, "%d units; there must be 1 to %d", n, ATSI_INSTANCE_UNITS_MAX);
-    file->units = calloc((size_t)n, sizeof *file->units);
-    if (!file->units) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    file->instance.units = file->units;
-    cJSON_ArrayForEach(item, array) {
-        size_t i = file->instance.n_units++;
-        if (read_unit(item, &file->units[i], err) != ATSI_OK) return atsi_fail_prefix(err, "units[%zu]", i);
-    }
-    return ATSI_OK;
-}
-
-static enum atsi_status read_tree(const cJSON *tree, struct atsi_solve_file *file, struct atsi_error *err) {
+static enum atsi_status read_tree(const cJSON *tree, void *out, struct atsi_error *err) {
     static const char *const policies[] = {"none", "partition"};
+    struct atsi_solve_file *file = out;
     struct atsi_solve_instance *inst = &file->instance;
     size_t policy = 0;
-    ATSI_TRY(read_size(tree, "budget_bytes", 0, &inst->budget_bytes, err));
-    ATSI_TRY(read_size(tree, "granularity_bytes", 1, &inst->granularity_bytes, err));
+    void *units = NULL;
+    ATSI_TRY(atsi_instance_size(tree, "budget_bytes", 0, &inst->budget_bytes, err));
+    ATSI_TRY(atsi_instance_size(tree, "granularity_bytes", 1, &inst->granularity_bytes, err));
     ATSI_TRY(atsi_json_get_word(tree, "moe", policies, 2, &policy, err));
     file->partition = policy == 1;
     if (atsi_solve_budget_granules(inst) > ATSI_SOLVE_GRANULES_MAX)
         return atsi_fail(err, ATSI_BAD_INPUT, "the budget is more than %llu granules; raise granularity_bytes",
                          (unsigned long long)ATSI_SOLVE_GRANULES_MAX);
-    return read_units(tree, file, err);
+    enum atsi_status status = atsi_instance_units(tree, sizeof *file->units, read_unit, &units, &inst->n_units, err);
+    inst->units = file->units = units;
+    return status;
 }
 
 enum atsi_status atsi_solve_file_read(const char *path, struct atsi_solve_file *file, struct atsi_error *err) {
     *file = (struct atsi_solve_file){0};
-    cJSON *tree = NULL;
-    ATSI_TRY(atsi_json_parse_file(path, ATSI_INSTANCE_FILE_MAX, &tree, err));
-    enum atsi_status status = read_tree(tree, file, err);
-    if (status != ATSI_OK) atsi_fail_prefix(err, "%s", path);
-    cJSON_Delete(tree);
-    return status;
+    return atsi_instance_read_file(path, read_tree, file, err);
 }
 
 void atsi_solve_file_free(struct atsi_solve_file *file) {

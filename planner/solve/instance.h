@@ -8,10 +8,6 @@
 #include "formats/base/error.h"
 #include "planner/solve/solve.h"
 
-#define ATSI_INSTANCE_UNITS_MAX 4096
-#define ATSI_INSTANCE_TIME_MAX  1e12       // us
-#define ATSI_INSTANCE_FILE_MAX  (64 << 20) // bytes
-
 // A parsed instance; the units are owned. With `partition` the policy of Algorithm 1 is asked for ("moe").
 struct atsi_solve_file {
     struct atsi_solve_instance instance;

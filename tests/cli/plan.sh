@@ -32,7 +32,7 @@ check "--ship without weights" expect 2 "--no-weights" plan m.gguf --ship --no-w
 for value in 0 -1 abc 1.5 1e3 99999999999 "" " 4"; do check "--ctx '$value'" expect 2 "--ctx" plan m.gguf --ctx "$value"; done
 for value in -1 "6 G" 1e9 "" G 6GB 99999999999999999999; do check "--vram '$value'" expect 2 "--vram" plan m.gguf --vram "$value"; done
 check "--kv-type" expect 2 "--kv-type" plan m.gguf --kv-type q4_0
-check "--threads 0" expect 2 "--threads" plan m.gguf --threads 0
+check "--threads -1" expect 2 "--threads" plan m.gguf --threads -1
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 check "missing file" expect 2 "nothing.gguf" plan "$work/nothing.gguf"

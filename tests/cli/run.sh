@@ -110,7 +110,7 @@ check "a negative context is refused" exits 2 "--ctx -1" run -p Once --ctx -1
 check "a context above the plan's is refused" exits 2 "--ctx 1000000000 512" run -p Once --ctx 1000000000
 check "generation ends at the context" ends_at_the_context
 check "a prompt that does not fit is refused with both counts" long_prompt
-check "0 threads are refused" exits 2 "--threads 0" run -p Once --threads 0
+check "--threads 0 is the default" run -p Once -n 1 --threads 0
 check "negative threads are refused" exits 2 "--threads -1" run -p Once --threads -1
 check "too many threads are cut, and said" threads_are_cut
 check "more threads than processors end all the same" one_processor

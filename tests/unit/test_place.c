@@ -6,6 +6,7 @@
 #include "planner/content.h"
 #include "planner/cost.h"
 #include "planner/place.h"
+#include "runtime/schedule/shares.h"
 #include "tests/support/check.h"
 #include "tests/support/tiny_model.h"
 
@@ -228,6 +229,36 @@ static void test_the_chunk_is_chosen(void **state) {
     tear_down(&f);
 }
 
+// Both parts of a shared unit end together, and a token is predicted in the fastest of the ways; with all on the GPU there is nothing
+// to share.
+static void test_shares_are_predicted(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err;
+    struct atsi_placement p;
+    struct atsi_contention contention = {1.25, 1.5};
+    struct atsi_schedule_unit unit = {.t_cpu_us = 80, .t_gpu_us = 10, .transfer_us = 60};
+    double share = atsi_share_of(&contention, &unit, 1);
+    assert_true(fabs(share * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);
+    share = atsi_share_of(&contention, &unit, 2);
+    assert_true(fabs(share * 2 * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);
+    assert_true(atsi_share_of(&contention, &(struct atsi_schedule_unit){.t_cpu_us = 0}, 1) == 0);
+
+    set_up(&f, "qwen3moe");
+    struct atsi_pin pin = {"ffn_.*_exps", ATSI_CPU};
+    struct atsi_place_options o = options_of(f.profile.gpu_bytes);
+    o.pins = &pin;
+    o.n_pins = 1;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    const struct atsi_decode_forecast *d = &p.decode;
+    assert_true(p.decode_us == fmin(d->static_us, fmin(d->streams_us, d->shares_us)) && isfinite(d->shares_us));
+    assert_true(d->terms.cpu_us > 0 && d->terms.gpu_us > 0 && d->terms.n_waits > 0 && d->handover_us > 0);
+    o.n_pins = 0;
+    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    assert_true(isinf(d->shares_us) && d->terms.cpu_us == 0 && d->terms.link_us == 0);
+    tear_down(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_of_operations),
@@ -237,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_types_without_gpu_kernels),
         cmocka_unit_test(test_the_chunk_is_chosen),
+        cmocka_unit_test(test_shares_are_predicted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

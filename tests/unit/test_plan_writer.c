@@ -122,7 +122,7 @@ static void test_links_and_modes(void **state) {
     struct atsi_new_file file;
     check_ok(atsi_new_file_create(&file, target, &err), err);
     check_ok(atsi_new_file_write(&file, "x", 1, 10, &err), err);
-    assert_int_equal(n_files(), 3);
+    assert_int_equal(n_files(), file.temp_path ? 3 : 2); // where the file system has files without names
     atsi_new_file_discard(&file);
     atsi_new_file_discard(&file);
     assert_int_equal(n_files(), 2);
