@@ -88,6 +88,7 @@ enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct ats
 
 enum atsi_status sim_graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
     const struct sim_graph *g = graph;
+    ATSI_TRY(sim_state(sim_of(s->device), err));
     for (const struct sim_item *item = g->first; item != NULL; item = item->next) {
         struct sim_item again = *item;
         if (item->kind == SIM_ITEM_EVENT) {
