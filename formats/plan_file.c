@@ -337,6 +337,12 @@ const uint8_t *atsi_plan_file_stored(const struct atsi_plan_file *file, const st
     return blob->stored_bytes ? file->data + blob->offset : NULL;
 }
 
+bool atsi_plan_file_fetch(const struct atsi_plan_file *file, const void *stored, uint64_t size_bytes, void *dst) {
+    uintptr_t offset = (uintptr_t)stored - (uintptr_t)file->map.data;
+    if (!file->map.data || offset > file->size_bytes || size_bytes > file->size_bytes - offset) return false;
+    return atsi_map_read(&file->map, offset, size_bytes, dst);
+}
+
 // ---- tensors -----------------------------------------------------------------------------------------------------
 
 static enum atsi_status of_blob(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,

@@ -61,6 +61,10 @@ const uint8_t *atsi_plan_file_section(const struct atsi_plan_file *file, enum at
 // The stored bytes in the mapping: the tensor itself when encoding is ATSI_PLAN_RAW. NULL in a plan without weights.
 const uint8_t *atsi_plan_file_stored(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob);
 
+// Copies stored bytes, given by their address in the mapping, without mapping their pages (base/map.h); any number of threads at once. False
+// when the address is none of this file, or the file was cut short.
+bool atsi_plan_file_fetch(const struct atsi_plan_file *file, const void *stored, uint64_t size_bytes, void *dst);
+
 // Copies or unpacks a tensor to dst (tensor.size_bytes). ATSI_FAILED in a plan without weights.
 enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob, void *dst,
                                      struct atsi_error *err);

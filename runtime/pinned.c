@@ -43,10 +43,9 @@ static bool host_has_room(uint64_t bytes) {
     return bytes <= free_bytes - free_bytes / 8;
 }
 
-bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes, uint64_t leave) {
+bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes) {
     const void *dev;
-    if (!p->device || bytes == 0 || p->n_pieces == ATSI_PINNED_PIECES_MAX || !host_has_room(bytes + leave))
-        return false;
+    if (!p->device || bytes == 0 || p->n_pieces == ATSI_PINNED_PIECES_MAX || !host_has_room(bytes)) return false;
     if (p->device->ops->host_register(p->device, host, bytes, &dev, NULL) != ATSI_OK) return false;
     add_piece(p, host, dev, bytes);
     return true;

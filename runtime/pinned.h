@@ -21,8 +21,8 @@ struct atsi_pinned {
 };
 
 // Registers n bytes from `host` (page aligned, of a shared file mapping). Pinned pages cannot be paged out, so an eighth of the host's free
-// memory and `leave` bytes more must be left. False when they are not, or when the driver refuses, which is normal.
-bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes, uint64_t leave);
+// memory must be left. False when it is not, or when the driver refuses, which is normal.
+bool atsi_pinned_register(struct atsi_pinned *p, const uint8_t *host, uint64_t bytes);
 // Allocates the block, under the same rule.
 bool atsi_pinned_allocate(struct atsi_pinned *p, uint64_t bytes);
 void atsi_pinned_free(struct atsi_pinned *p); // nothing may use it any more

@@ -138,8 +138,8 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
         "MiB\n",
         (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
         (double)weights->pinned_bytes / 0x1p20, (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
-    fprintf(f, "weights  loaded in %.1f ms, of these %.1f for memory of the card and %.1f for pinning the plan file\n",
-            weights->load_us * 1e-3, weights->room_us * 1e-3, weights->register_us * 1e-3);
+    fprintf(f, "weights  loaded in %.1f ms: memory of the card %.1f, copying to it %.1f, pinning the plan file %.1f\n",
+            weights->load_us * 1e-3, weights->room_us * 1e-3, weights->upload_us * 1e-3, weights->register_us * 1e-3);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
     report_rounds(f, session, &times->result);

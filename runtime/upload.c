@@ -11,10 +11,11 @@
 // ---- reading ------------------------------------------------------------------------------------------------------
 
 enum {
-    READ_PIECE_BYTES = 2 << 20
+    READ_PIECE_BYTES = 1 << 20
 };
 
 struct bulk {
+    const struct atsi_plan_file *file;
     uint8_t *dst;
     const uint8_t *src;
     uint64_t bytes;
@@ -31,6 +32,7 @@ static void fault_in(const uint8_t *data, uint64_t bytes) {
 static void read_piece(const struct bulk *b, uint64_t i) {
     uint64_t begin = i * READ_PIECE_BYTES, left = b->bytes - begin;
     uint64_t bytes = left < READ_PIECE_BYTES ? left : READ_PIECE_BYTES;
+    if (b->dst && b->file && atsi_plan_file_fetch(b->file, b->src + begin, bytes, b->dst + begin)) return;
     fault_in(b->src + begin, bytes);
     if (b->dst) memcpy(b->dst + begin, b->src + begin, bytes);
 }
@@ -41,8 +43,9 @@ static void read_pieces(void *context, int i_thread, int n_threads) {
     for (uint64_t i = (uint64_t)i_thread; i < n; i += (uint64_t)n_threads) read_piece(b, i);
 }
 
-void atsi_bulk_read(struct atsi_pool *pool, void *dst, const void *src, uint64_t bytes) {
-    struct bulk b = {dst, src, bytes};
+void atsi_bulk_read(struct atsi_pool *pool, const struct atsi_plan_file *file, void *dst, const void *src,
+                    uint64_t bytes) {
+    struct bulk b = {file, dst, src, bytes};
     if (pool && bytes > READ_PIECE_BYTES)
         atsi_pool_run(pool, read_pieces, &b);
     else
@@ -52,8 +55,8 @@ void atsi_bulk_read(struct atsi_pool *pool, void *dst, const void *src, uint64_t
 // ---- copying ------------------------------------------------------------------------------------------------------
 
 enum atsi_status atsi_upload_open(struct atsi_upload *u, struct atsi_device *device, const struct atsi_pinned *pinned,
-                                  struct atsi_error *err) {
-    *u = (struct atsi_upload){.device = device, .pinned = pinned};
+                                  const struct atsi_plan_file *file, struct atsi_error *err) {
+    *u = (struct atsi_upload){.device = device, .pinned = pinned, .file = file};
     return device->ops->stream_create(device, &u->stream, err);
 }
 
@@ -91,7 +94,7 @@ static enum atsi_status add_staged(struct atsi_upload *u, struct atsi_pool *pool
         uint64_t piece = bytes - done < ATSI_STAGING_BYTES ? bytes - done : ATSI_STAGING_BYTES;
         if (!open_staging(u, i)) return ops->copy_to_device(u->stream, dev + done, host + done, bytes - done, err);
         ATSI_TRY(ops->event_sync(u->staging[i].free, err));
-        atsi_bulk_read(pool, u->staging[i].host, host + done, piece);
+        atsi_bulk_read(pool, u->file, u->staging[i].host, host + done, piece);
         ATSI_TRY(ops->copy_to_device(u->stream, dev + done, u->staging[i].host, piece, err));
         ATSI_TRY(ops->event_record(u->staging[i].free, u->stream, err));
         done += piece;

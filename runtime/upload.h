@@ -3,17 +3,19 @@
 #ifndef ATSI_RUNTIME_UPLOAD_H
 #define ATSI_RUNTIME_UPLOAD_H
 
+#include "formats/plan_file.h"
 #include "kernels/cpu/pool.h"
 #include "runtime/pinned.h"
 
 enum {
-    ATSI_STAGING_COUNT = 3,
-    ATSI_STAGING_BYTES = 8 << 20
+    ATSI_STAGING_COUNT = 2,
+    ATSI_STAGING_BYTES = 16 << 20
 };
 
 struct atsi_upload {
     struct atsi_device *device;
-    const struct atsi_pinned *pinned; // borrowed
+    const struct atsi_pinned *pinned;  // borrowed
+    const struct atsi_plan_file *file; // borrowed; what lies in its mapping is read from the file
     struct atsi_stream *stream;
     struct {
         void *host;              // NULL until first needed
@@ -23,7 +25,7 @@ struct atsi_upload {
 };
 
 enum atsi_status atsi_upload_open(struct atsi_upload *u, struct atsi_device *device, const struct atsi_pinned *pinned,
-                                  struct atsi_error *err);
+                                  const struct atsi_plan_file *file, struct atsi_error *err);
 void atsi_upload_close(struct atsi_upload *u); // waits; fine on a zeroed or half-open one
 
 // Queues a copy. Pinned source bytes must stay as they are until atsi_upload_finish, others have been read on return. `pool` fills
@@ -35,8 +37,9 @@ enum atsi_status atsi_upload_rest(struct atsi_upload *u, struct atsi_error *err)
 // Waits until everything has arrived.
 enum atsi_status atsi_upload_finish(struct atsi_upload *u, struct atsi_error *err);
 
-// Copies host memory, or only touches it (dst NULL) so that reading it never waits for the disk afterwards. Pages that are not in memory are read by
-// all threads of the pool (NULL: the caller) at the same time.
-void atsi_bulk_read(struct atsi_pool *pool, void *dst, const void *src, uint64_t bytes);
+// By all threads of the pool (NULL: the caller) at the same time: copies host memory, that of `file` (NULL: none) by reading the file; or
+// maps pages (dst NULL), so that reading them never waits afterwards.
+void atsi_bulk_read(struct atsi_pool *pool, const struct atsi_plan_file *file, void *dst, const void *src,
+                    uint64_t bytes);
 
 #endif

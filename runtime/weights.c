@@ -156,12 +156,26 @@ static void read_unit(const struct atsi_weights *w, uint32_t unit) {
     uint32_t cursor = 0, t;
     while (atsi_unit_next_big_tensor(program_of(w), &program_of(w)->units[unit], &cursor, &t))
         if (!w->mapped[t] && !w->unpacked[t])
-            atsi_bulk_read(NULL, NULL, w->host[t], program_of(w)->tensors[t].size_bytes);
+            atsi_bulk_read(NULL, NULL, NULL, w->host[t], program_of(w)->tensors[t].size_bytes);
 }
 
-static void change_homes(struct atsi_weights *w, uint32_t n_resident) {
-    weights_set_homes(w, n_resident);
-    weights_update(w);
+void weights_pin_resident(struct atsi_weights *w, struct atsi_pool *pool) {
+    struct atsi_pool *own = NULL;
+    uint64_t bytes;
+    const uint8_t *data = atsi_plan_file_section(w->model->file, ATSI_PLAN_RESIDENT, &bytes);
+    if (w->tried_to_pin_resident) return;
+    w->tried_to_pin_resident = true;
+    if (!pool && atsi_pool_create_unbound(atsi_pool_default_threads(), &own, NULL) == ATSI_OK) pool = own;
+    atsi_bulk_read(pool, NULL, NULL, data, bytes);
+    atsi_pinned_register(&w->pinned_memory, data, bytes);
+    atsi_pool_free(own);
+}
+
+// Units that have left: their tensors' addresses for the device, which still reads them there.
+static void pin_unit(struct atsi_weights *w, uint32_t unit) {
+    uint32_t cursor = 0, t;
+    while (atsi_unit_next_big_tensor(program_of(w), &program_of(w)->units[unit], &cursor, &t))
+        if (!w->unpacked[t] && !w->mapped[t]) weights_use_mapping(w, t);
 }
 
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err) {
@@ -171,10 +185,16 @@ enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, s
         n -= kept;
     }
     ATSI_TRY(atsi_upload_finish(&w->upload, err));
-    if (n < before) change_homes(w, n);
+    if (n < before) weights_set_homes(w, n);
     w->filled_bytes = w->resident.end_bytes[n];
-    ATSI_TRY(w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err));
-    for (uint32_t k = n; k < before; k++) read_unit(w, w->resident.units[k]);
+    ATSI_TRY(w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err)); // others wait for it
+    if (n == before) return ATSI_OK;
+    weights_pin_resident(w, NULL);
+    for (uint32_t k = n; k < before; k++) {
+        pin_unit(w, w->resident.units[k]);
+        read_unit(w, w->resident.units[k]);
+    }
+    weights_update(w);
     return ATSI_OK;
 }
 
@@ -214,7 +234,10 @@ enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, 
 
 enum atsi_status atsi_weights_settle(struct atsi_weights *w, struct atsi_error *err) {
     uint32_t n = atsi_resident_fit(&w->resident, w->filled_bytes);
-    if (n > w->n_resident) change_homes(w, n);
+    if (n > w->n_resident) {
+        weights_set_homes(w, n);
+        weights_update(w);
+    }
     w->filled_bytes = w->resident.end_bytes[w->n_resident];
     ATSI_TRY(atsi_upload_rest(&w->upload, err));
     return w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err);

@@ -36,8 +36,10 @@ struct atsi_weights {
     struct atsi_pinned pinned_memory;
     struct atsi_upload upload;
     enum atsi_host_memory host_memory;
-    uint64_t pinned_bytes;       // of the tensors that the host reads and the device reaches
-    double load_us, room_us, register_us; // what loading took in all; in it memory of the card, pinning the file
+    uint64_t pinned_bytes;      // of the tensors that the host reads and the device reaches
+    bool tried_to_pin_resident; // the file's resident section, for units that leave the GPU
+    double load_us, room_us, upload_us,
+        register_us; // loading in all; memory of the card, copying to it, pinning the file
     uint32_t n_tensors;
 };
 

@@ -8,6 +8,8 @@
 enum atsi_status weights_alloc_host(struct atsi_weights *w, uint32_t t, struct atsi_error *err);
 // The mapped file as the host's copy of a tensor. False when it is stored compressed.
 bool weights_use_mapping(struct atsi_weights *w, uint32_t t);
+// Pins the file's resident section, once, for units that are not on the GPU any more. The pool (NULL: one for this) maps it first.
+void weights_pin_resident(struct atsi_weights *w, struct atsi_pool *pool);
 // Which units are on the GPU: homes, device addresses, which tensors the host reads.
 void weights_set_homes(struct atsi_weights *w, uint32_t n_resident);
 // After homes or host addresses have changed: who can travel, sums.

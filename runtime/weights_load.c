@@ -1,7 +1,8 @@
 // weights_load.c: bringing a plan's tensors to where they belong, before the first round.
 //
-// The order is made for overlap: copies of pinned memory run by themselves, so those to the GPU are queued first, and the host's
-// part is read in while they are under way.
+// What goes to the GPU is read from the file by all threads into pinned buffers, never through the mapping: pages that are mapped for a
+// single look, or pinned for a single copy, cost several times the copy itself. What stays is mapped by all threads first, and then
+// pinned, because pinning alone would map it page by page in one thread.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +18,6 @@ struct loader {
     uint64_t done_bytes, total_bytes;
     uint64_t block_bytes, block_used; // of the pinned block
     void *held;                       // device memory for what comes after the weights
-    const uint8_t *section;           // the file's resident section, registered piece by piece
-    uint64_t section_bytes, registered_bytes;
-    bool refused;
 };
 
 static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_error *err) {
@@ -85,36 +83,21 @@ enum {
     PAGE_BYTES = 2 << 20
 };
 
-static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes, uint64_t leave) {
+static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes) {
     double started_us = atsi_clock_us();
-    bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes, leave);
+    bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes);
     l->w->register_us += atsi_clock_us() - started_us;
     return done;
 }
 
-// The resident section is registered in pieces, so that copies out of one run while the next is being registered. A tensor across two
-// of them is copied in two parts and cannot travel later, so they are few. What the CPU reads has the first claim on pinned memory.
-static void register_resident(struct loader *l, uint64_t up_to) {
-    enum {
-        N_PIECES = 4
-    };
-    const uint64_t least = 256 << 20;
-    uint64_t pinned_bytes;
-    atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &pinned_bytes);
-    uint64_t piece = (l->section_bytes / N_PIECES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    if (piece < least) piece = least;
-    while (l->registered_bytes < up_to && !l->refused) {
-        uint64_t left = l->section_bytes - l->registered_bytes, bytes = left < piece ? left : piece;
-        l->refused = !timed_register(l, l->section + l->registered_bytes, bytes, pinned_bytes);
-        if (!l->refused) l->registered_bytes += bytes;
-    }
-}
-
-static void register_rest(struct loader *l) {
+static void register_host_part(struct loader *l) {
     uint64_t bytes;
     const uint8_t *data = atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &bytes);
-    register_resident(l, l->section_bytes);
-    for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes, 0); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
+    for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
+    if (l->w->n_resident == l->w->resident.n_units) return;
+    double started_us = atsi_clock_us();
+    weights_pin_resident(l->w, l->pool);
+    l->w->register_us += atsi_clock_us() - started_us;
 }
 
 // A tensor that the host reads, is stored as it is, and lies in no pinned memory.
@@ -158,20 +141,21 @@ enum {
     READ_STEP_BYTES = 64 << 20
 };
 
-// In steps, so that the progress is seen.
-static enum atsi_status read_in(struct loader *l, void *dst, const uint8_t *data, uint64_t bytes,
-                                struct atsi_error *err) {
-    for (uint64_t done = 0; done < bytes;) {
+// Maps the pages of what is stored as it is, in steps, so that the progress is seen.
+static enum atsi_status map_host_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
+    const struct atsi_plan_blob *blob = blob_of(l, t);
+    const uint8_t *data = atsi_plan_file_stored(l->file, blob);
+    uint64_t bytes = blob->tensor.size_bytes;
+    for (uint64_t done = 0; blob->encoding == ATSI_PLAN_RAW && done < bytes;) {
         uint64_t step = bytes - done < READ_STEP_BYTES ? bytes - done : READ_STEP_BYTES;
-        atsi_bulk_read(l->pool, dst ? (char *)dst + done : NULL, data + done, step);
+        atsi_bulk_read(l->pool, NULL, NULL, data + done, step);
         done += step;
         ATSI_TRY(advance(l, step, err));
     }
     return ATSI_OK;
 }
 
-static enum atsi_status copy_to_block(struct loader *l, uint32_t t, const struct atsi_plan_blob *blob,
-                                      struct atsi_error *err) {
+static void copy_to_block(struct loader *l, uint32_t t, const struct atsi_plan_blob *blob) {
     struct atsi_weights *w = l->w;
     uint64_t bytes = blob->tensor.size_bytes;
     uint8_t *at = w->pinned_memory.block + l->block_used;
@@ -179,18 +163,33 @@ static enum atsi_status copy_to_block(struct loader *l, uint32_t t, const struct
     w->host[t] = at;
     w->mapped[t] = atsi_pinned_address(&w->pinned_memory, at, bytes);
     w->unpacked_bytes += bytes;
-    return read_in(l, at, atsi_plan_file_stored(l->file, blob), bytes, err);
+    atsi_bulk_read(l->pool, l->file, at, atsi_plan_file_stored(l->file, blob), bytes);
 }
 
 static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     const struct atsi_plan_blob *blob = blob_of(l, t);
     uint64_t bytes = blob->tensor.size_bytes;
-    if (wants_copy(l, t) && aligned(bytes) <= l->block_bytes - l->block_used) return copy_to_block(l, t, blob, err);
-    if (weights_use_mapping(w, t)) return read_in(l, NULL, w->host[t], bytes, err);
+    if (wants_copy(l, t) && aligned(bytes) <= l->block_bytes - l->block_used) {
+        copy_to_block(l, t, blob);
+        return ATSI_OK;
+    }
+    if (weights_use_mapping(w, t)) return ATSI_OK;
     ATSI_TRY(weights_alloc_host(w, t, err));
     ATSI_TRY(atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), w->unpacked[t], err));
     return advance(l, bytes, err);
+}
+
+static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err) {
+    for (uint32_t t = 0; t < l->p->n_tensors; t++)
+        if (l->w->host_reads[t]) ATSI_TRY(map_host_tensor(l, t, err));
+    if (l->w->owner) {
+        register_host_part(l);
+        pin_what_is_not(l);
+    }
+    for (uint32_t t = 0; t < l->p->n_tensors; t++)
+        if (l->w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
+    return ATSI_OK;
 }
 
 // ---- device side --------------------------------------------------------------------------------------------------
@@ -201,11 +200,8 @@ static enum atsi_status load_device_tensor(struct loader *l, uint32_t t, struct 
     uint64_t bytes = blob->tensor.size_bytes;
     void *dst = (void *)(uintptr_t)w->device[t];
     ATSI_TRY(advance(l, bytes, err));
-    if (blob->encoding == ATSI_PLAN_RAW) {
-        const uint8_t *data = atsi_plan_file_stored(l->file, blob);
-        if (blob->section == ATSI_PLAN_RESIDENT) register_resident(l, (uint64_t)(data - l->section) + bytes);
-        return atsi_upload_add(&w->upload, l->pool, dst, data, bytes, err);
-    }
+    if (blob->encoding == ATSI_PLAN_RAW)
+        return atsi_upload_add(&w->upload, l->pool, dst, atsi_plan_file_stored(l->file, blob), bytes, err);
     void *unpacked = malloc(bytes);
     if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
     enum atsi_status status =
@@ -215,11 +211,14 @@ static enum atsi_status load_device_tensor(struct loader *l, uint32_t t, struct 
     return status;
 }
 
-// In the order of the file.
-static enum atsi_status load_resident(struct loader *l, struct atsi_error *err) {
-    l->section = atsi_plan_file_section(l->file, ATSI_PLAN_RESIDENT, &l->section_bytes);
+static enum atsi_status load_resident_part(struct loader *l, struct atsi_error *err) {
+    struct atsi_weights *w = l->w;
+    double started_us = atsi_clock_us();
+    ATSI_TRY(atsi_upload_open(&w->upload, w->owner, &w->pinned_memory, l->file, err));
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (l->w->device[t]) ATSI_TRY(load_device_tensor(l, t, err));
+        if (w->device[t]) ATSI_TRY(load_device_tensor(l, t, err));
+    ATSI_TRY(atsi_upload_rest(&w->upload, err));
+    w->upload_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
 
@@ -232,30 +231,20 @@ static void count_bytes(struct loader *l) {
     }
 }
 
-static enum atsi_status open_device_side(struct loader *l, struct atsi_error *err) {
-    double started_us = atsi_clock_us();
-    ATSI_TRY(take_room(l, err));
-    l->w->room_us = atsi_clock_us() - started_us;
-    return atsi_upload_open(&l->w->upload, l->w->owner, &l->w->pinned_memory, err);
-}
-
 static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
+    double started_us = atsi_clock_us();
     if (w->owner)
-        ATSI_TRY(open_device_side(l, err));
+        ATSI_TRY(take_room(l, err));
     else
         weights_set_homes(w, 0);
+    w->room_us = atsi_clock_us() - started_us;
     count_bytes(l);
-    if (w->owner) {
-        ATSI_TRY(load_resident(l, err));
-        register_rest(l);
-        pin_what_is_not(l);
-    }
-    for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
+    if (w->owner) ATSI_TRY(load_resident_part(l, err));
+    ATSI_TRY(load_host_part(l, err));
     weights_update(w);
     name_host_memory(w);
-    return w->owner ? atsi_upload_rest(&w->upload, err) : ATSI_OK;
+    return ATSI_OK;
 }
 
 static bool create_tables(struct atsi_weights *w, uint32_t n_tensors, uint32_t n_units) {

@@ -24,6 +24,7 @@ static enum atsi_status map_descriptor(struct atsi_map *map, int fd, const char 
     if (data == MAP_FAILED) return atsi_fail(err, ATSI_FAILED, "cannot map %s: %s", path, strerror(errno));
     map->data = data;
     map->size_bytes = (uint64_t)st.st_size;
+    map->fd = fd;
     return ATSI_OK;
 }
 
@@ -33,8 +34,17 @@ enum atsi_status atsi_map_open(struct atsi_map *map, const char *path, struct at
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return atsi_fail(err, ATSI_BAD_INPUT, "cannot open %s: %s", path, strerror(errno));
     enum atsi_status status = map_descriptor(map, fd, path, err);
-    close(fd);
+    if (map->data == NULL) close(fd);
     return status;
+}
+
+bool atsi_map_read(const struct atsi_map *map, uint64_t offset, uint64_t size_bytes, void *dst) {
+    for (uint64_t done = 0; done < size_bytes;) {
+        ssize_t n = pread(map->fd, (char *)dst + done, size_bytes - done, (off_t)(offset + done));
+        if (n == 0 || (n < 0 && errno != EINTR)) return false;
+        if (n > 0) done += (uint64_t)n;
+    }
+    return true;
 }
 
 void atsi_map_advise(const struct atsi_map *map, uint64_t offset, uint64_t size_bytes, enum atsi_map_advice advice) {
@@ -46,6 +56,9 @@ void atsi_map_advise(const struct atsi_map *map, uint64_t offset, uint64_t size_
 }
 
 void atsi_map_close(struct atsi_map *map) {
-    if (map->data) munmap((void *)map->data, (size_t)map->size_bytes);
+    if (map->data) {
+        munmap((void *)map->data, (size_t)map->size_bytes);
+        close(map->fd);
+    }
     *map = (struct atsi_map){0};
 }

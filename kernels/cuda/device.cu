@@ -49,6 +49,8 @@ static void device_free(struct atsi_device *, void *dev) {
 
 static enum atsi_status device_free_bytes(struct atsi_device *base, uint64_t *bytes, struct atsi_error *err) {
     size_t free_bytes = 0, total_bytes = 0;
+    ATSI_TRY(cuda_healthy(cuda_device_of(base), err));
+    if (nvml_free_bytes(cuda_device_of(base), bytes)) return ATSI_OK;
     enum atsi_status status =
         cuda_check(cuda_device_of(base), cudaMemGetInfo(&free_bytes, &total_bytes), "reading the free memory", err);
     *bytes = free_bytes;

@@ -58,8 +58,9 @@ struct cuda_device {
     int max_shared_bytes; // a block may ask for
     int capability;       // compute capability times 10
     struct scratch scratch;
-    struct acts_key acts; // contents of scratch.acts, in stream order
-    void *nvml;           // dlopen handle, NULL without
+    struct acts_key acts;        // contents of scratch.acts, in stream order
+    void *nvml;                  // dlopen handle, NULL without
+    struct nvml_card *nvml_card; // for looks at the free memory; NULL: the runtime is asked
     uint64_t free_at_open_bytes;
 };
 
@@ -138,6 +139,9 @@ enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, co
 // driver.cu
 void nvml_open(struct cuda_device *d);
 void nvml_close(struct cuda_device *d);
+// Free bytes of the card without a call into the CUDA context, whose lock another thread may hold for long (recording graphs). False when
+// the library cannot tell.
+bool nvml_free_bytes(const struct cuda_device *d, uint64_t *bytes);
 uint64_t nvml_process_bytes(const struct cuda_device *d); // 0 when the driver does not tell
 
 // ---- errors -----------------------------------------------------------------------------------------------------------
