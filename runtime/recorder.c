@@ -5,6 +5,7 @@
 // Device times are rarer than those of the CPU, so each counts for more.
 static const double cpu_weight = 0.25, device_weight = 0.5;
 static const double prior_share = 0.01; // of the round, stands for what was known before
+static const double least_scale = 0.1;  // what takes no time to speak of must not seem to change all the time
 static const double forgetting = 0.005; // a round, of a resource that is not seen
 
 void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1}}; }
@@ -40,7 +41,7 @@ struct tally {
 static double renew(double before, const struct tally *t, double round_us) {
     double prior_us = prior_share * round_us;
     if (!(t->planned_us > 0)) return before + forgetting * (1 - before);
-    return (prior_us * before + t->recent_us) / (prior_us + t->planned_us);
+    return fmax(least_scale, (prior_us * before + t->recent_us) / (prior_us + t->planned_us));
 }
 
 static void count(struct tally *t, double planned_us, double share, double recent_us) {

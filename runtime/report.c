@@ -77,9 +77,8 @@ static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
     static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares"};
     const char *before = ":";
     fprintf(f, "tried    %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
-    for (uint32_t i = 0; i < tuner->n_results; i++) {
-        const struct atsi_tuner_result *result = &tuner->results[i];
-        if (result->median_us <= 0) continue;
+    for (uint32_t i = 0; i < tuner->n_finished; i++) {
+        const struct atsi_tuner_result *result = &tuner->finished[i];
         fprintf(f, "%s %s %.2f ms a token", before, names[result->wish.use], result->median_us * 1e-3);
         before = ",";
     }
@@ -96,10 +95,10 @@ static void report_decisions(FILE *f, const struct atsi_rescheduler *r, double t
     fprintf(
         f,
         "decided  %u times for single tokens, %u taken over, the last one: %s; at most %.2f ms each, %s; hand-over at "
-        "most %.0f us, %.2f %% of a round\n",
+        "most %.0f us, %.2f %% of a round; the first token waited %.1f ms\n",
         s->n_decided, s->n_adopted, s->reason, s->most_took_us * 1e-3,
         r->params.in_turn ? "between rounds" : "beside the rounds", s->most_handover_us,
-        100 * s->most_handover_us / token_us);
+        100 * s->most_handover_us / token_us, s->waited_us * 1e-3);
     report_scales(f, "speeds   times by the plan's: recorded", &atsi_executor_recorder(r->executor, true)->scales);
     report_scales(f, "; decided for", &s->scales);
     fputc('\n', f);

@@ -33,7 +33,13 @@ static void drop_ahead(struct atsi_rescheduler *r) {
     r->has_ahead = false;
 }
 
+static void drop_best(struct atsi_rescheduler *r) {
+    if (r->has_best) atsi_assigner_discard(r->assigner, r->best.prepared);
+    r->has_best = r->returns = false;
+}
+
 void atsi_rescheduler_close(struct atsi_rescheduler *r) {
+    if (r->assigner) drop_best(r);
     atsi_assigner_free(r->assigner);
     r->assigner = NULL;
     drop_ahead(r);
@@ -67,13 +73,26 @@ static void count(struct atsi_rescheduler *r, const struct atsi_assigner_result 
     s->n_adopted += result->job.n_tokens == 1;
 }
 
+// What is at work leaves. As long as something else is tried, the best so far is kept.
+static void put_aside(struct atsi_rescheduler *r, struct atsi_prepared_round *old) {
+    bool keep = old && r->assigned_for == 1 && atsi_tuner_may_return(&r->tuner);
+    if (!keep) {
+        atsi_assigner_discard(r->assigner, old);
+        return;
+    }
+    drop_best(r);
+    r->best = (struct atsi_assigner_result){
+        .job = {.n_tokens = 1, .wish = r->tuner.at_work}, .prepared = old, .decision = r->stats.decision};
+    r->has_best = true;
+}
+
 static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
                               struct atsi_error *err) {
     struct atsi_prepared_round *old;
     double started_us = atsi_clock_us();
     ATSI_TRY(check(result, err));
     enum atsi_status status = atsi_executor_adopt(r->executor, result->prepared, &old, err);
-    atsi_assigner_discard(r->assigner, old);
+    put_aside(r, old);
     r->at_work = result->prepared;
     r->assigned_for = result->job.n_tokens;
     if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner, result->job.wish.use);
@@ -117,16 +136,18 @@ static enum atsi_status assign_prefill(struct atsi_rescheduler *r, uint32_t n_to
     ask(r, n_tokens);
     atsi_assigner_take(r->assigner, true, &result);
     ATSI_TRY(adopt(r, &result, err));
-    if (!r->has_ahead) ask(r, 1); // while the prompt is read
+    if (!r->has_ahead && !r->returns) ask(r, 1); // while the prompt is read
     return ATSI_OK;
 }
 
 static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
     take_ahead(r);
     if (!r->has_ahead) {
         ask(r, 1);
         take_ahead(r);
     }
+    r->stats.waited_us += atsi_clock_us() - started_us;
     r->has_ahead = false;
     return adopt(r, &r->ahead, err);
 }
@@ -140,6 +161,24 @@ static bool is_wanted(const struct atsi_rescheduler *r, const struct atsi_assign
     return !(now_us > 0) || then_us <= now_us * r->tuner.most_ratio;
 }
 
+static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
+    return a->use == b->use && a->by_unit == b->by_unit && a->scales.cpu == b->scales.cpu &&
+           a->scales.gpu == b->scales.gpu && a->scales.link == b->scales.link;
+}
+
+static void ask_or_return(struct atsi_rescheduler *r) {
+    r->returns = r->has_best && is_same(&r->best.job.wish, &r->tuner.wish);
+    if (!r->returns) ask(r, 1);
+}
+
+static enum atsi_status take_best(struct atsi_rescheduler *r, struct atsi_error *err) {
+    struct atsi_assigner_result best = r->best;
+    r->has_best = r->returns = false;
+    best.began_us = atsi_clock_us();
+    r->stats.n_decided++;
+    return adopt(r, &best, err);
+}
+
 static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_error *err) {
     struct atsi_assigner_result result;
     if (!atsi_assigner_take(r->assigner, false, &result)) return ATSI_OK;
@@ -147,13 +186,14 @@ static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_err
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
     trace_decision(r, &result, "promises too little, not taken over");
     atsi_assigner_discard(r->assigner, result.prepared);
-    if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask(r, 1);
+    if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask_or_return(r);
     return ATSI_OK;
 }
 
 // Units may change sides between a prefill round and a decode round, and between prefills of very different length.
 enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint32_t n_tokens, struct atsi_error *err) {
     bool same_kind = r->assigned_for && (r->assigned_for == 1) == (n_tokens == 1);
+    if (n_tokens == 1 && r->returns) return take_best(r, err);
     if (n_tokens == 1) return same_kind ? take_decided(r, err) : assign_decode(r, err);
     bool suits = same_kind && n_tokens <= 2 * r->assigned_for && r->assigned_for <= 2 * n_tokens;
     return suits ? ATSI_OK : assign_prefill(r, n_tokens, err);
@@ -164,7 +204,8 @@ void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens,
     if (n_tokens != 1) return;
     bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
     if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);
-    if (due) ask(r, 1);
+    if (due) ask_or_return(r);
+    if (!due && atsi_tuner_is_settled(&r->tuner)) drop_best(r);
 }
 
 // ---- other homes --------------------------------------------------------------------------------------------------
@@ -172,6 +213,7 @@ void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens,
 enum atsi_status atsi_rescheduler_pause(struct atsi_rescheduler *r, struct atsi_error *err) {
     take_ahead(r);
     drop_ahead(r);
+    drop_best(r);
     return atsi_executor_settle(r->executor, err);
 }
 

@@ -18,6 +18,7 @@ struct atsi_rescheduler_stats {
     uint32_t n_decided, n_adopted; // decode assignments; n_decided - n_adopted were no better than the one at work
     double most_took_us;           // of deciding and preparing one, beside the rounds
     double most_handover_us;       // of what a round pays for one
+    double waited_us;              // of first tokens for their assignment, all together
     struct atsi_decision decision; // of the assignment at work
     struct atsi_scales scales;     // that it was decided for
     const char *reason;
@@ -35,6 +36,8 @@ struct atsi_rescheduler {
     uint32_t assigned_for;               // tokens of a round that it was decided for; 0: none yet
     bool has_ahead;                      // `ahead` is a decode assignment for when the prompt has been read
     struct atsi_assigner_result ahead;
+    struct atsi_assigner_result best; // of the trials so far, kept to return to it at once
+    bool has_best, returns;           // returns: before the next round
     struct atsi_rescheduler_stats stats;
 };
 

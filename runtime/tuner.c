@@ -71,11 +71,24 @@ static bool is_as_decided(const struct atsi_tuner *t, const struct atsi_scales *
 }
 
 // Of equals the newest, which is at work.
-static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
+static uint32_t find_best(const struct atsi_tuner *t) {
     uint32_t best = 0;
-    t->trying = false;
     for (uint32_t i = 1; i < t->n_results; i++)
         if (t->results[i].median_us <= t->results[best].median_us) best = i;
+    return best;
+}
+
+bool atsi_tuner_may_return(const struct atsi_tuner *t) {
+    return t->trying && t->n_results > 0 && find_best(t) == t->i_newest;
+}
+
+static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
+    uint32_t best = find_best(t);
+    t->trying = false;
+    if (t->n_results > 1) {
+        memcpy(t->finished, t->results, sizeof t->finished);
+        t->n_finished = t->n_results;
+    }
     return best != t->i_newest && ask(t, &t->results[best].wish, now, INFINITY, "the fastest of those tried");
 }
 
@@ -91,9 +104,14 @@ static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct a
     return ask(t, &wish, now, most_ratio, reason);
 }
 
+// What has been tried is too far behind for a better decision to help.
+static bool is_hopeless(const struct atsi_tuner *t) {
+    return t->n_results > 0 && t->results[t->i_newest].median_us > hopeless * t->results[find_best(t)].median_us;
+}
+
 static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
     enum atsi_link_use use = t->at_work.use;
-    if (t->n_left[use] > 0 && !is_as_decided(t, now)) return try_use(t, use, now, INFINITY, "trial");
+    if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t)) return try_use(t, use, now, INFINITY, "trial");
     t->n_left[use] = 0;
     if (t->n_left[other(use)] > 0) return try_use(t, other(use), now, hopeless, "trial");
     return settle(t, now);

@@ -44,14 +44,15 @@ struct atsi_tuner {
     struct atsi_tuner_result {
         struct atsi_tuner_wish wish;
         double median_us;
-    } results[ATSI_TUNER_TRIALS];         // of the newest trials; they stay for the report
-    uint32_t n_results, i_newest;         // the newest is at work when the trials end
-    struct atsi_scales reference;         // recorded when what is wished for was decided
-    struct atsi_scales at_work_reference; // and what is at work
-    double reference_us;                  // what its rounds take; 0: not known yet
-    uint32_t n_deviating;                 // rounds in a row
-    uint32_t n_settled;                   // rounds since the trials ended
-    const char *reason;                   // of the newest wish, for people
+    } results[ATSI_TUNER_TRIALS];                         // of the trials going on
+    struct atsi_tuner_result finished[ATSI_TUNER_TRIALS]; // of the last that compared any, for people
+    uint32_t n_results, n_finished, i_newest;             // the newest result is at work when the trials end
+    struct atsi_scales reference;                         // recorded when what is wished for was decided
+    struct atsi_scales at_work_reference;                 // and what is at work
+    double reference_us;                                  // what its rounds take; 0: not known yet
+    uint32_t n_deviating;                                 // rounds in a row
+    uint32_t n_settled;                                   // rounds since the trials ended
+    const char *reason;                                   // of the newest wish, for people
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
@@ -61,6 +62,8 @@ bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_
 bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *scales);
 // What was asked for last is at work from the coming round on. `use`: that of the wish, but for the first assignment of all, whose use is free.
 void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use);
+// Whether what is at work is the fastest of those tried so far, while something else is about to be tried.
+bool atsi_tuner_may_return(const struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);
 // Of the last rounds under the assignment at work; 0 before there are enough.
 double atsi_tuner_recent_us(const struct atsi_tuner *t);
