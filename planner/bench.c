@@ -2,25 +2,103 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "formats/base/clock.h"
 
 enum {
-    MAX_CALLS = 16,  // copies of the weights
-    MAX_BLOCKS = 64, // allocations of one bench
+    MAX_CALLS = 64,   // of a pass
+    CPU_CALLS = 16,   // on the CPU, where every pass takes other weights
+    MAX_BLOCKS = 128, // allocations of one bench
+    ALIGNMENT = 256,
     MIN_SAMPLES = 3,
     MAX_SAMPLES = 15,
 };
-static const uint64_t cold_bytes = 256 << 20; // over any last-level cache
-static const double sampling_us = 30e3;       // spent on one operation, if that is enough for MIN_SAMPLES
+static const uint64_t gpu_cold_bytes = 256 << 20; // over any GPU's cache
+static const uint64_t least_cpu_cold_bytes = 256 << 20, most_cpu_cold_bytes = UINT64_C(2) << 30;
+static const double sampling_us = 30e3; // spent on one operation, if that is enough for MIN_SAMPLES
 
 // ---- sides --------------------------------------------------------------------------------------------------------
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+static uint64_t state_bytes(const struct atsi_plan *plan, int32_t state) {
+    const struct atsi_plan_limits *l = &plan->limits;
+    if (state == ATSI_NONE) return 0;
+    return aligned(atsi_state_bytes(&plan->program.states[state], l->n_ctx, l->chunk, l->kv_type)) + ALIGNMENT;
+}
+
+// Weights and states of an operation as they stand in the arena.
+static uint64_t operand_bytes(const struct atsi_plan *plan, const struct atsi_op *op) {
+    uint64_t bytes = state_bytes(plan, op->state);
+    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
+        if (op->tensor[i] != ATSI_NONE) bytes += aligned(plan->program.tensors[op->tensor[i]].size_bytes);
+    return bytes;
+}
+
+// Twice the last-level cache.
+static uint64_t cpu_cold_bytes(void) {
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    uint64_t bytes = cache > 0 ? 2 * (uint64_t)cache : 0;
+    if (bytes < least_cpu_cold_bytes) bytes = least_cpu_cold_bytes;
+    return bytes < most_cpu_cold_bytes ? bytes : most_cpu_cold_bytes;
+}
+
+// Over the caches, but no more than the model has, and room for any one operation.
+static uint64_t arena_bytes(const struct atsi_plan *plan, uint64_t cold_bytes) {
+    uint64_t model = 0, largest = ALIGNMENT;
+    for (uint32_t i = 0; i < plan->program.n_ops; i++) {
+        uint64_t bytes = operand_bytes(plan, &plan->program.ops[i]);
+        model += bytes;
+        if (bytes > largest) largest = bytes;
+    }
+    if (cold_bytes > model) cold_bytes = model;
+    return cold_bytes > largest ? cold_bytes : largest;
+}
+
+// What it is filled with: scales of about 6e-4 as half floats, small codes: nothing overflows, nothing is denormal.
+static const int arena_byte = 0x11;
+
+static enum atsi_status make_cpu_arena(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                       struct atsi_error *err) {
+    void *memory;
+    side->arena_bytes = aligned(arena_bytes(plan, cpu_cold_bytes()));
+    if (posix_memalign(&memory, ALIGNMENT, side->arena_bytes))
+        return atsi_fail(err, ATSI_FAILED, "no memory to profile with");
+    side->arena = memory;
+    memset(memory, arena_byte, side->arena_bytes);
+    return ATSI_OK;
+}
+
+static enum atsi_status make_gpu_arena(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                       struct atsi_error *err) {
+    const struct atsi_device_ops *ops = side->device->ops;
+    void *memory;
+    side->arena_bytes = aligned(arena_bytes(plan, gpu_cold_bytes));
+    ATSI_TRY(ops->alloc(side->device, side->arena_bytes, &memory, err));
+    side->arena = memory;
+    memset(side->staging, arena_byte, ATSI_BENCH_STAGING_BYTES);
+    for (uint64_t done = 0; done < side->arena_bytes; done += ATSI_BENCH_STAGING_BYTES) {
+        uint64_t left = side->arena_bytes - done, n = left < ATSI_BENCH_STAGING_BYTES ? left : ATSI_BENCH_STAGING_BYTES;
+        ATSI_TRY(ops->copy_to_device(side->stream, side->arena + done, side->staging, n, err));
+    }
+    return ops->stream_sync(side->stream, err);
+}
+
+// The next `bytes` of the arena, from its start again where they do not fit any more.
+static void *take_cold(struct atsi_bench_side *side, uint64_t bytes) {
+    if (side->arena_used + bytes > side->arena_bytes) side->arena_used = 0;
+    void *at = side->arena + side->arena_used;
+    side->arena_used += aligned(bytes);
+    return at;
+}
 
 enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads, struct atsi_bench_side *side,
                                      struct atsi_error *err) {
     const struct atsi_plan_limits *l = &plan->limits;
     memset(side, 0, sizeof *side);
     ATSI_TRY(atsi_pool_create(n_threads, &side->pool, err));
+    ATSI_TRY(make_cpu_arena(side, plan, err));
     return atsi_cpu_create(NULL, &plan->program, l->chunk, l->n_outputs, l->n_ctx, atsi_pool_n_threads(side->pool),
                            &side->cpu, err);
 }
@@ -36,15 +114,18 @@ enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_d
     ATSI_TRY(device->ops->event_create(device, true, &side->from, err));
     ATSI_TRY(device->ops->event_create(device, true, &side->to, err));
     ATSI_TRY(device->ops->host_alloc(device, ATSI_BENCH_STAGING_BYTES, &side->staging, &staging_dev, err));
+    ATSI_TRY(make_gpu_arena(side, plan, err));
     return device->ops->prepare(device, &plan->program, l->chunk, l->n_outputs, l->n_ctx, err);
 }
 
 void atsi_bench_close(struct atsi_bench_side *side) {
     atsi_cpu_free(side->cpu);
     atsi_pool_free(side->pool);
+    if (!side->device) free(side->arena);
     if (side->device) {
         const struct atsi_device_ops *ops = side->device->ops;
         if (side->stream) ops->stream_sync(side->stream, NULL);
+        if (side->arena) ops->free(side->device, side->arena);
         if (side->staging) ops->host_free(side->device, side->staging);
         if (side->from) ops->event_destroy(side->from);
         if (side->to) ops->event_destroy(side->to);
@@ -57,7 +138,7 @@ void atsi_bench_close(struct atsi_bench_side *side) {
 
 // Operands of one operation.
 struct bench {
-    const struct atsi_bench_side *side;
+    struct atsi_bench_side *side;
     const struct atsi_plan *plan;
     const struct atsi_op *op;
     void *blocks[MAX_BLOCKS];
@@ -70,11 +151,6 @@ struct bench {
 
 // Writes the elements [first, first + n) of what a block is filled with to `at`.
 typedef void fill_block(void *at, uint64_t first, uint64_t n, const void *argument);
-
-static void fill_bytes(void *at, uint64_t first, uint64_t n, const void *argument) {
-    (void)first;
-    memset(at, *(const int *)argument, n * 4);
-}
 
 static void fill_floats(void *at, uint64_t first, uint64_t n, const void *argument) {
     (void)argument;
@@ -171,71 +247,62 @@ static enum atsi_status make_views(struct bench *b, struct atsi_op_call *call, i
     return ATSI_OK;
 }
 
-static enum atsi_status make_tensors(struct bench *b, struct atsi_op_call *call, struct atsi_error *err) {
-    const int pattern =
-        0x11; // scales of about 6e-4 as half floats, small codes: nothing overflows, nothing is denormal
+static void place_tensors(struct bench *b, struct atsi_op_call *call) {
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) {
         if (b->op->tensor[i] == ATSI_NONE) continue;
         const struct atsi_tensor *t = &b->plan->program.tensors[b->op->tensor[i]];
-        void *data;
-        ATSI_TRY(make_block(b, (t->size_bytes + 3) / 4, t->dtype == ATSI_F32 ? fill_floats : fill_bytes, 0, &pattern,
-                            &data, err));
-        call->tensor[i] = (struct atsi_tensor_ref){data, t};
+        call->tensor[i] = (struct atsi_tensor_ref){take_cold(b->side, t->size_bytes), t};
     }
-    return ATSI_OK;
 }
 
-static enum atsi_status make_state(struct bench *b, struct atsi_op_call *call, struct atsi_error *err) {
+static void place_state(struct bench *b, struct atsi_op_call *call) {
     const struct atsi_plan_limits *l = &b->plan->limits;
-    const int zero = 0;
-    if (b->op->state == ATSI_NONE) return ATSI_OK;
+    if (b->op->state == ATSI_NONE) return;
     const struct atsi_state *s = &b->plan->program.states[b->op->state];
     uint32_t capacity = atsi_state_capacity(s, l->n_ctx, l->chunk);
-    uint64_t k_bytes = atsi_state_bytes(s, l->n_ctx, l->chunk, l->kv_type), v_bytes = 0;
-    if (s->kind == ATSI_STATE_KV) {
-        k_bytes = atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity;
-        v_bytes = atsi_dtype_row_bytes(l->kv_type, s->v_dim) * s->n_heads * capacity;
+    uint64_t k_bytes = aligned(atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity);
+    char *at = take_cold(b->side, state_bytes(b->plan, b->op->state));
+    call->state = (struct atsi_state_ref){.info = s, .kv_type = l->kv_type, .capacity = capacity, .k = at};
+    if (s->kind == ATSI_STATE_KV) call->state.v = at + k_bytes;
+}
+
+// Gives every call weights and states of its own; experts of one tensor are many already, so that it serves all calls of a pass.
+static void place_cold(struct bench *b) {
+    for (int i = 0; i < b->n_calls; i++) {
+        struct atsi_op_call *call = &b->calls[i];
+        if (i > 0 && b->op->kind == ATSI_OP_EXPERTS)
+            memcpy(call->tensor, b->calls[0].tensor, sizeof call->tensor);
+        else
+            place_tensors(b, call);
+        place_state(b, call);
     }
-    call->state = (struct atsi_state_ref){.info = s, .kv_type = l->kv_type, .capacity = capacity};
-    ATSI_TRY(make_block(b, (k_bytes + 3) / 4, fill_bytes, 0, &zero, &call->state.k, err));
-    return v_bytes ? make_block(b, (v_bytes + 3) / 4, fill_bytes, 0, &zero, &call->state.v, err) : ATSI_OK;
 }
 
-static uint64_t weight_bytes(const struct bench *b) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
-        if (b->op->tensor[i] != ATSI_NONE) bytes += b->plan->program.tensors[b->op->tensor[i]].size_bytes;
-    return bytes;
-}
-
-// How often the operation is made: with weights of its own each time until no cache holds them all. Experts of one
-// tensor are many already, and get other ids each time.
+// How often the operation is made in a pass: until the calls have gone round the arena, or all experts have had their turn. The CPU
+// takes fewer, since its next pass goes on where this one ended.
 static int count_calls(const struct bench *b, uint32_t n_tokens) {
-    uint64_t bytes = weight_bytes(b);
+    uint64_t bytes = operand_bytes(b->plan, b->op), most = b->side->device ? MAX_CALLS : CPU_CALLS, n = 8;
     if (n_tokens > 1) return 1;
-    if (b->op->kind == ATSI_OP_EXPERTS || bytes == 0) return MAX_CALLS / 2;
-    uint64_t n = (cold_bytes + bytes - 1) / bytes;
-    return n < 2 ? 2 : n > MAX_CALLS ? MAX_CALLS : (int)n;
+    if (b->op->kind == ATSI_OP_EXPERTS)
+        n = b->op->u.experts.n_experts / b->op->u.experts.n_used;
+    else if (bytes)
+        n = b->side->arena_bytes / bytes;
+    return n < 1 ? 1 : n > most ? (int)most : (int)n;
 }
 
 static enum atsi_status make_calls(struct bench *b, struct atsi_error *err) {
     struct atsi_op_call first = {.op = b->op};
     void *of_buffer[ATSI_MAX_BUFFERS] = {0};
     ATSI_TRY(make_views(b, &first, 0, of_buffer, err));
-    ATSI_TRY(make_tensors(b, &first, err));
-    ATSI_TRY(make_state(b, &first, err));
     first.outputs_domain = b->plan->program.buffers[b->op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
     first.round = b->round_ref;
-    b->calls[0] = first;
-    for (int i = 1; i < b->n_calls; i++) {
+    for (int i = 0; i < b->n_calls; i++) {
+        void *other_ids[ATSI_MAX_BUFFERS] = {0};
         b->calls[i] = first;
-        if (b->op->kind == ATSI_OP_EXPERTS) {
-            void *other_ids[ATSI_MAX_BUFFERS] = {0};
+        if (i > 0 && b->op->kind == ATSI_OP_EXPERTS)
             ATSI_TRY(make_rows(b, &b->calls[i], &b->op->in[1], i, &b->calls[i].in[1], other_ids, err));
-        } else {
-            ATSI_TRY(make_tensors(b, &b->calls[i], err));
-        }
     }
+    place_cold(b);
     return ATSI_OK;
 }
 
@@ -277,6 +344,7 @@ static enum atsi_status run_on_device(struct bench *b, void *graph, double *us, 
 
 static enum atsi_status run_once(struct bench *b, void *graph, double *us, struct atsi_error *err) {
     if (b->side->device) return run_on_device(b, graph, us, err);
+    place_cold(b);
     double start = atsi_clock_us();
     atsi_cpu_run(b->side->cpu, b->side->pool, b->calls, b->n_calls);
     *us = atsi_clock_us() - start;
@@ -317,7 +385,7 @@ static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us
     return sample_with_graph(b, us, spread, err);
 }
 
-enum atsi_status atsi_bench_op(const struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
                                uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
     struct bench *b = calloc(1, sizeof *b);
     if (!b) return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");

@@ -15,6 +15,9 @@ struct atsi_bench_side {
     struct atsi_stream *stream;
     struct atsi_event *from, *to;
     void *staging; // pinned, ATSI_BENCH_STAGING_BYTES
+    // Where weights and states stand: taken in turn, so that a byte is used again only after all the others.
+    char *arena;
+    uint64_t arena_bytes, arena_used;
 };
 enum {
     ATSI_BENCH_STAGING_BYTES = 4 << 20
@@ -29,9 +32,9 @@ enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_d
 void atsi_bench_close(struct atsi_bench_side *side);
 
 // Median microseconds of op `i_op` in a round of n_tokens tokens in the middle of the planned context, and
-// (largest - smallest) / median. Operands are cold in decode: the op runs over copies of its weights that together exceed any
-// cache (experts: over different experts). Operations follow each other without a pause, as in a round.
-enum atsi_status atsi_bench_op(const struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+// (largest - smallest) / median. Weights and states are as cold as in a round: every call has others (experts: other ids), from an arena
+// larger than the side's caches, or as large as the model. Operations follow each other without a pause.
+enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
                                uint32_t n_tokens, double *us, double *spread, struct atsi_error *err);
 
 // Median of n samples (sorts them) and (largest - smallest) / median.

@@ -140,7 +140,7 @@ struct measuring {
 };
 
 // The calmest of a few tries.
-static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_side *side, const struct item *item,
+static enum atsi_status time_item(struct measuring *m, struct atsi_bench_side *side, const struct item *item,
                                   struct atsi_error *err) {
     struct atsi_profile_point best = {.bytes = item->work.bytes, .flops = item->work.flops, .spread = 1e9};
     for (int i = 0; i < TRIES && best.spread > noisy; i++) {
@@ -158,7 +158,7 @@ static enum atsi_status time_item(struct measuring *m, const struct atsi_bench_s
                                   item->phase, best, err);
 }
 
-static enum atsi_status time_items(struct measuring *m, const struct atsi_bench_side *side, const struct items *items,
+static enum atsi_status time_items(struct measuring *m, struct atsi_bench_side *side, const struct items *items,
                                    struct atsi_error *err) {
     for (uint32_t i = 0; i < items->n; i++) {
         if (m->options->stop && *m->options->stop)
