@@ -88,19 +88,24 @@ INLINE vint pick(const uint8_t table[128], vint index) {
     return _mm512_permutex2var_epi8(v_load(table), index, v_load(table + 64));
 }
 
-// The byte at an index of 8 + n_high bits: its low 8 bits in `index`, bit 8 + i in high[i].
+// The byte at an index of 8, 9, 10 and 11 bits: its low 8 bits in `index`, bit 8 + i in high[i].
+INLINE vint look_up_8(const uint8_t *table, vint index) {
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), pick(table, index), pick(table + 128, index));
+}
+INLINE vint look_up_9(const uint8_t *table, vint index, const __mmask64 *high) {
+    return _mm512_mask_blend_epi8(high[0], look_up_8(table, index), look_up_8(table + 256, index));
+}
+INLINE vint look_up_10(const uint8_t *table, vint index, const __mmask64 *high) {
+    return _mm512_mask_blend_epi8(high[1], look_up_9(table, index, high), look_up_9(table + 512, index, high));
+}
+INLINE vint look_up_11(const uint8_t *table, vint index, const __mmask64 *high) {
+    return _mm512_mask_blend_epi8(high[2], look_up_10(table, index, high), look_up_10(table + 1024, index, high));
+}
 INLINE vint look_up(const uint8_t *table, vint index, int n_high, const __mmask64 *high) {
-    __mmask64 bit_7 = _mm512_movepi8_mask(index);
-    vint found[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 1 << n_high; i++)
-        found[i] = _mm512_mask_blend_epi8(bit_7, pick(table + 256 * i, index), pick(table + 256 * i + 128, index));
-#pragma GCC unroll 3
-    for (int bit = 0; bit < n_high; bit++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 1 << (n_high - 1 - bit); i++)
-            found[i] = _mm512_mask_blend_epi8(high[bit], found[2 * i], found[2 * i + 1]);
-    return found[0];
+    return n_high == 0   ? look_up_8(table, index)
+           : n_high == 1 ? look_up_9(table, index, high)
+           : n_high == 2 ? look_up_10(table, index, high)
+                         : look_up_11(table, index, high);
 }
 
 // Entries of 8 weights: four indices a row, 32 columns.
