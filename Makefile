@@ -159,7 +159,7 @@ $(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(call obj,tests/suppo
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(LIBS_FORMATS) $(CUDA_LIBS)
-$(B)/bench/bench_cuda: $(call obj,tests/bench/bench_cuda.c) $(LOW)
+$(B)/bench/bench_cuda: $(call obj,tests/bench/bench_cuda.c $(wildcard tests/bench/cuda_*.c)) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_FORMATS) $(CUDA_LIBS)

@@ -106,7 +106,9 @@ static double side_time(const struct atsi_plan *plan, const struct atsi_device_p
 
 static bool is_float(enum atsi_dtype dtype) { return dtype == ATSI_F32 || dtype == ATSI_F16 || dtype == ATSI_BF16; }
 
+// Quantised weights in plain rows (the grid types) are multiplied, but not looked up as tables of tokens.
 bool atsi_op_runs_on_gpu(const struct atsi_program *p, const struct atsi_op *op) {
+    if (op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS) return true;
     for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
         int32_t t = op->tensor[k];
         if (t != ATSI_NONE && p->tensors[t].layout != ATSI_LAYOUT_TILE16 && !is_float(p->tensors[t].dtype))

@@ -35,7 +35,7 @@ static void print_types(void) {
                atsi_layout_name(atsi_layout_of((enum atsi_dtype)id)), input_text(input),
                runs_on_gpu((enum atsi_dtype)id) ? "yes" : "no");
     }
-    printf("\nMatrices of the types without GPU kernels stay on the CPU in every plan.\n");
+    printf("\nTables of tokens in a grid type (IQ1, IQ2, IQ3) stay on the CPU in every plan.\n");
     printf("\nKnown by size only, refused with their name when a model uses them:");
     const char *before = " ";
     for (uint32_t id = 0; id < ATSI_DTYPE_LIMIT; id++) {

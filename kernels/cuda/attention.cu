@@ -6,32 +6,6 @@ namespace {
 
 // ---- storing --------------------------------------------------------------------------------------------------------------
 
-// Row `head` of the round's token `token` into its slot, 4 elements a lane.
-template <enum atsi_dtype KV> __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
-    int lane = threadIdx.x % WARP;
-    for (int first = 0; first < dim; first += 4 * WARP) {
-        int d = first + 4 * lane, n = d < dim ? dim - d : 0;
-        float4 v = load4(src + d, n, false);
-        if constexpr (KV == ATSI_F32) {
-            store4((float *)dst + d, v, n, false);
-        } else if constexpr (KV == ATSI_F16) {
-            const float values[4] = {v.x, v.y, v.z, v.w};
-            for (int i = 0; i < 4 && i < n; i++) ((__half *)dst)[d + i] = __float2half_rn(values[i]);
-        } else {
-            float largest = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-            __half scale = __float2half_rn(__fdiv_rn(largest, 127.0f));
-            float inverse = __half2float(scale) > 0.0f ? __fdiv_rn(1.0f, __half2float(scale)) : 0.0f;
-            if (n <= 0) continue;
-            uint8_t *block = dst + d / 32 * Q8_BYTES;
-            if (d % 32 == 0) *(__half *)block = scale;
-            int8_t *q = (int8_t *)block + 2 + d % 32;
-            const float values[4] = {v.x, v.y, v.z, v.w};
-            for (int i = 0; i < 4; i++)
-                q[i] = (int8_t)__float2int_rn(fminf(fmaxf(values[i] * inverse, -127.0f), 127.0f));
-        }
-    }
-}
-
 // A warp a head's row. x: warps over key heads, y: token, z: keys or values. Only the last `capacity` tokens of the round are
 // stored: earlier ones would share their slots.
 template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
@@ -53,14 +27,26 @@ template <enum atsi_dtype KV> void store(const attention_args &a, cudaStream_t s
                        a);
 }
 
+void store_any(const attention_args &a, enum atsi_dtype kv_type, cudaStream_t stream) {
+    if (kv_type == ATSI_F16)
+        store<ATSI_F16>(a, stream);
+    else if (kv_type == ATSI_Q8_0)
+        store<ATSI_Q8_0>(a, stream);
+    else
+        store<ATSI_F32>(a, stream);
+}
+
 // ---- joining a divided context ----------------------------------------------------------------------------------------------
 
-constexpr int JOIN_THREADS = 128;
+constexpr int JOIN_THREADS = 256, JOIN_PARTS = 4; // a quarter of the splits each
 
-// x: head, y: token.
-__global__ void join_kernel(attention_args a) {
+// x: head, y: token. Threads take four elements each of a quarter of the splits. Quantises its result where asked: the output
+// projection reads it next.
+__global__ void __launch_bounds__(JOIN_THREADS) join_kernel(attention_args a, acts_out acts) {
     begin_kernel();
     __shared__ float weight[SPLITS_CAP], total;
+    __shared__ int n_used; // splits up to the last that saw a key
+    __shared__ float4 sums[JOIN_PARTS][JOIN_THREADS / JOIN_PARTS];
     int head = blockIdx.x, n_heads = gridDim.x, record = a.v_dim + 2;
     const float *partial = a.partial + ((uint64_t)blockIdx.y * n_heads + head) * a.n_splits * record;
     if (threadIdx.x < WARP) {
@@ -75,14 +61,44 @@ __global__ void join_kernel(attention_args a) {
             sum += weight[s] * partial[(uint64_t)s * record + a.v_dim + 1];
         }
         sum = lanes_sum(sum);
-        if (threadIdx.x == 0) total = sum + exp2f(sink - largest);
+        float used = 0.0f;
+        for (int s = threadIdx.x; s < a.n_splits; s += WARP)
+            if (partial[(uint64_t)s * record + a.v_dim + 1] != 0.0f) used = (float)(s + 1);
+        used = lanes_max(used);
+        if (threadIdx.x == 0) {
+            total = sum + exp2f(sink - largest);
+            n_used = (int)used;
+        }
     }
     __syncthreads();
-    for (int d = threadIdx.x; d < a.v_dim; d += JOIN_THREADS) {
-        float sum = 0.0f;
-        for (int s = 0; s < a.n_splits; s++)
-            if (weight[s] > 0.0f) sum += weight[s] * partial[(uint64_t)s * record + d];
-        a.out[(uint64_t)blockIdx.y * a.out_stride + head * a.v_dim + d] = sum / total;
+    int part = threadIdx.x / (JOIN_THREADS / JOIN_PARTS), lane = threadIdx.x % (JOIN_THREADS / JOIN_PARTS);
+    for (int first = 0; first < a.v_dim; first += JOIN_THREADS / JOIN_PARTS * 4) {
+        int d = first + 4 * lane;
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (d < a.v_dim) {
+#pragma unroll 4
+            for (int s = part; s < n_used; s += JOIN_PARTS) {
+                const float2 *p = (const float2 *)(partial + (uint64_t)s * record + d); // records are of even length
+                float2 low = p[0], high = p[1];
+                float w = weight[s];
+                v = make_float4(v.x + w * low.x, v.y + w * low.y, v.z + w * high.x, v.w + w * high.y);
+            }
+        }
+        sums[part][lane] = v;
+        __syncthreads();
+        if (part == 0) {
+#pragma unroll
+            for (int i = 1; i < JOIN_PARTS; i++) {
+                float4 u = sums[i][lane];
+                v = make_float4(v.x + u.x, v.y + u.y, v.z + u.z, v.w + u.w);
+            }
+            v = make_float4(v.x / total, v.y / total, v.z / total, v.w / total);
+            uint64_t row = blockIdx.y, width = (uint64_t)n_heads * a.v_dim, at = (uint64_t)head * a.v_dim + d;
+            bool there = d < a.v_dim;
+            if (there) store4(a.out + row * a.out_stride + at, v, 4, false);
+            if (acts.q) quantise4(v, acts.q + row * width + at, acts.meta + row * (width / 32) + at / 32, there);
+        }
+        __syncthreads();
     }
 }
 
@@ -180,11 +196,11 @@ int choose_splits(const struct cuda_device *d, const attention_args &a) {
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
 }
 
-void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_type) {
+void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_type, acts_out acts) {
     a.n_splits = choose_splits(x->device, a);
     a.partial = (float *)(x->device->scratch.base + x->device->scratch.attention_offset);
     (void)attention_split_mma(&a, kv_type, x->stream);
-    launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a);
+    launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a, acts);
 }
 
 // Bytes of the partial results that attend_divided needs at most for these heads.
@@ -195,7 +211,7 @@ uint64_t partial_bytes(uint32_t n_kv_heads, uint32_t group, uint32_t v_dim, uint
 
 } // namespace
 
-cudaError_t load_attention(const struct atsi_program *p) {
+cudaError_t load_attention(const struct cuda_device *d, const struct atsi_program *p) {
     static const void *const KERNELS[] = {(const void *)store_kernel<ATSI_F32>,
                                           (const void *)store_kernel<ATSI_F16>,
                                           (const void *)store_kernel<ATSI_Q8_0>,
@@ -206,8 +222,9 @@ cudaError_t load_attention(const struct atsi_program *p) {
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_states && status == cudaSuccess; i++) {
         if (p->states[i].kind != ATSI_STATE_KV) continue;
-        status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_F16);
-        if (status == cudaSuccess) status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_Q8_0);
+        status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_F16, d->max_shared_bytes);
+        if (status == cudaSuccess)
+            status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_Q8_0, d->max_shared_bytes);
     }
     return status;
 }
@@ -238,21 +255,18 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
     a.v_dim = (int)s->info->v_dim;
     a.window = (int)s->info->window;
     a.capacity = s->capacity;
+    a.max_shared_bytes = x->device->max_shared_bytes;
     a.scale = p->scale * LOG2_E;
 
-    if (s->kv_type == ATSI_F16)
-        store<ATSI_F16>(a, x->stream);
-    else if (s->kv_type == ATSI_Q8_0)
-        store<ATSI_Q8_0>(a, x->stream);
-    else
-        store<ATSI_F32>(a, x->stream);
+    if (!x->kv_stored) store_any(a, s->kv_type, x->stream);
 
     bool few = a.n_tokens * a.group <= SPLIT_ROWS_CAP &&
                partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <=
                    x->device->scratch.attention_bytes;
     if (attention_has_mma(a.k_dim, a.v_dim, s->kv_type)) {
         if (few)
-            attend_divided(x, a, s->kv_type);
+            attend_divided(x, a, s->kv_type,
+                           a.v_dim % 32 == 0 ? acts_reserve(x->device, call->out[0], a.n_tokens) : acts_out());
         else
             (void)attention_tiled_mma(&a, s->kv_type, x->stream);
     } else if (s->kv_type == ATSI_F16) {

@@ -35,6 +35,32 @@ template <> __device__ inline float4 cached_floats<ATSI_Q8_0>(const uint8_t *row
     return make_float4(scale * q[0], scale * q[1], scale * q[2], scale * q[3]);
 }
 
+// Row `head` of the round's token `token` into its slot, 4 elements a lane.
+template <enum atsi_dtype KV> __device__ inline void store_row(const float *src, uint8_t *dst, int dim) {
+    int lane = threadIdx.x % WARP;
+    for (int first = 0; first < dim; first += 4 * WARP) {
+        int d = first + 4 * lane, n = d < dim ? dim - d : 0;
+        float4 v = load4(src + d, n, false);
+        if constexpr (KV == ATSI_F32) {
+            store4((float *)dst + d, v, n, false);
+        } else if constexpr (KV == ATSI_F16) {
+            const float values[4] = {v.x, v.y, v.z, v.w};
+            for (int i = 0; i < 4 && i < n; i++) ((__half *)dst)[d + i] = __float2half_rn(values[i]);
+        } else {
+            float largest = largest_of_8_lanes(v);
+            __half scale = __float2half_rn(__fdiv_rn(largest, 127.0f));
+            float inverse = __half2float(scale) > 0.0f ? __fdiv_rn(1.0f, __half2float(scale)) : 0.0f;
+            if (n <= 0) continue;
+            uint8_t *block = dst + d / 32 * Q8_BYTES;
+            if (d % 32 == 0) *(__half *)block = scale;
+            int8_t *q = (int8_t *)block + 2 + d % 32;
+            const float values[4] = {v.x, v.y, v.z, v.w};
+            for (int i = 0; i < 4; i++)
+                q[i] = (int8_t)__float2int_rn(fminf(fmaxf(values[i] * inverse, -127.0f), 127.0f));
+        }
+    }
+}
+
 // The same as four halves.
 template <enum atsi_dtype KV> __device__ inline uint2 cached_halves(const uint8_t *row, int d);
 template <> __device__ inline uint2 cached_halves<ATSI_F16>(const uint8_t *row, int d) {

@@ -17,8 +17,9 @@ struct attention_args {
     uint32_t q_stride, k_stride, v_stride, out_stride;
     uint32_t k_row_bytes, v_row_bytes; // of one head at one position
     int n_tokens, n_kv_heads, group, k_dim, v_dim, window, n_splits;
-    uint32_t capacity; // position p stands in slot p % capacity
-    float scale;       // of the logits; for exp2 it already holds the factor 1 / ln 2
+    uint32_t capacity;    // position p stands in slot p % capacity
+    int max_shared_bytes; // of a block
+    float scale;          // of the logits; for exp2 it already holds the factor 1 / ln 2
 };
 
 // A split's result for one row: v_dim sums of weight * value, then the largest logit (base 2) and the sum of weights.
@@ -30,6 +31,6 @@ constexpr int SPLIT_ROWS_CAP = 64; // rows of a key head up to which the context
 bool attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
 bool attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
 bool attention_has_mma(int k_dim, int v_dim, enum atsi_dtype kv_type);
-cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type);
+cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type, int max_shared_bytes);
 
 #endif

@@ -24,7 +24,7 @@ bool attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type
     return kernels != NULL;
 }
 
-cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type) {
+cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type, int max_shared_bytes) {
     const struct attention_kernels *kernels = find(dim, kv_type);
-    return kernels ? kernels->prepare() : cudaSuccess;
+    return kernels ? kernels->prepare(max_shared_bytes) : cudaSuccess;
 }

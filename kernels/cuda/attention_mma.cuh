@@ -11,10 +11,16 @@
 
 // A lane's rows g and g + 8 of a warp's 16.
 template <int D> struct row_state {
-    float o[D / 16][2][4]; // [16 elements][pair][C fragment]: elements 16 j + 4t + 2 pair + {0, 1}
+    float o[D / 16][2][4]; // [16 elements][half][C fragment]: see element_of
     float largest[2], sum[2];
     int pos[2]; // of the rows' tokens
 };
+
+// The element of a head that stands in o[j][h][i]: ldmatrix brings values in their natural order; without it (values straight from
+// the cache) a lane has four consecutive ones.
+template <bool NATURAL> __device__ inline int element_of(int j, int h, int i, int t) {
+    return 16 * j + (NATURAL ? 8 * h + 2 * t : 4 * t + 2 * h) + i;
+}
 
 template <int D> __device__ inline void clear_rows(row_state<D> &r) {
 #pragma unroll
@@ -97,10 +103,15 @@ __device__ inline void weights_as_a(uint32_t p[4], const float s[2][4]) {
 
 // ---- few rows: the context is divided --------------------------------------------------------------------------------------
 
-constexpr int SPLIT_WARPS = 4;
+// Warps of a block: what shared memory of 64 KiB holds.
+template <int D> constexpr int SPLIT_WARPS = D > 128 ? 2 : 4;
+constexpr int SPLIT_KEYS = 16; // a warp's step
 
-// Folds warp `from`'s rows, which it left in `shared` (16 x (D + 2) floats), into this warp's.
-template <int D> __device__ inline void put_rows(const row_state<D> &r, float *shared, int g, int t) {
+// A step's keys and values. Padding spreads rows over the banks, for 8-byte loads of keys and ldmatrix on values.
+template <int D> struct split_stage { __half k[SPLIT_KEYS][D + 16], v[SPLIT_KEYS][D + 8]; };
+
+// Leaves a warp's rows in `shared`, 16 x (D + 2) floats.
+template <int D, bool NATURAL> __device__ inline void put_rows(const row_state<D> &r, float *shared, int g, int t) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         float *p = shared + (g + 8 * row) * (D + 2);
@@ -113,10 +124,11 @@ template <int D> __device__ inline void put_rows(const row_state<D> &r, float *s
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) p[16 * j + 4 * t + 2 * h + i] = r.o[j][h][2 * row + i];
+                for (int i = 0; i < 2; i++) p[element_of<NATURAL>(j, h, i, t)] = r.o[j][h][2 * row + i];
     }
 }
-template <int D> __device__ inline void merge_rows(row_state<D> &r, const float *shared, int g, int t) {
+// Folds rows that another warp left in `shared` into this warp's.
+template <int D, bool NATURAL> __device__ inline void merge_rows(row_state<D> &r, const float *shared, int g, int t) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         const float *p = shared + (g + 8 * row) * (D + 2);
@@ -130,69 +142,167 @@ template <int D> __device__ inline void merge_rows(row_state<D> &r, const float 
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    r.o[j][h][2 * row + i] = r.o[j][h][2 * row + i] * mine + p[16 * j + 4 * t + 2 * h + i] * other;
+                    r.o[j][h][2 * row + i] = r.o[j][h][2 * row + i] * mine + p[element_of<NATURAL>(j, h, i, t)] * other;
     }
 }
 
-// x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time straight from the cache into fragments.
+// Starts copying a step's keys and values of a half-precision cache; keys behind `last` repeat it.
+template <int D>
+__device__ inline void copy_step(split_stage<D> &to, const attention_args &a, int kv_head, int key, int last,
+                                 int lane) {
+    constexpr int UNITS = D / 8; // of 16 bytes a row
+    uint32_t first_slot = (uint32_t)key % a.capacity;
+#pragma unroll
+    for (int u = 0; u < SPLIT_KEYS * UNITS; u += WARP) {
+        int i = (u + lane) / UNITS, d = (u + lane) % UNITS * 8;
+        uint32_t slot = first_slot + min(i, last - key);
+        if (slot >= a.capacity) slot %= a.capacity;
+        uint64_t at = ((uint64_t)slot * a.n_kv_heads + kv_head) * (2 * D) + 2 * d;
+        copy16_async(&to.k[i][d], a.k_cache + at);
+        copy16_async(&to.v[i][d], a.v_cache + at);
+    }
+}
+
+// Folds keys key .. key + 15 (those up to `last`) of a stage into a warp's rows.
+template <int D>
+__device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4], const split_stage<D> &stage,
+                                    const attention_args &a, int key, int last, int lane) {
+    int g = lane / 4, t = lane % 4;
+    float s[2][4] = {};
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            uint2 k = *(const uint2 *)&stage.k[8 * n + g][16 * j + 4 * t];
+            mma_f16_k16(s[n], q[j], k.x, k.y);
+        }
+    soften<D, 2>(s, r, a, key, last, t);
+    uint32_t p[4];
+    weights_as_a(p, s);
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        uint32_t v[4]; // matrices: keys 0-7 and 8-15 of elements 0-7, then of elements 8-15
+        load_matrices_transposed(v, &stage.v[lane % 16][16 * j + 8 * (lane / 16)]);
+        mma_f16_k16(r.o[j][0], p, v[0], v[1]);
+        mma_f16_k16(r.o[j][1], p, v[2], v[3]);
+    }
+}
+
+// The same straight from a cache of any type.
 template <int D, enum atsi_dtype KV>
-__global__ void __launch_bounds__(SPLIT_WARPS *WARP) split_kernel(attention_args a) {
+__device__ inline void attend_cache(row_state<D> &r, const uint32_t q[D / 16][4], const attention_args &a, int kv_head,
+                                    int key, int last, int lane) {
+    int g = lane / 4, t = lane % 4;
+    const uint8_t *k_row[2], *v_row[2];
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        int pos = min(key + 8 * n + g, last);
+        k_row[n] = cached(a.k_cache, a.k_row_bytes, a, pos, kv_head);
+        v_row[n] = cached(a.v_cache, a.v_row_bytes, a, pos, kv_head);
+    }
+    float s[2][4] = {};
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            uint2 k = cached_halves<KV>(k_row[n], 16 * j + 4 * t);
+            mma_f16_k16(s[n], q[j], k.x, k.y);
+        }
+    soften<D, 2>(s, r, a, key, last, t);
+    uint32_t p[4];
+    weights_as_a(p, s);
+#pragma unroll
+    for (int j = 0; j < D / 16; j++) {
+        uint2 v0 = cached_halves<KV>(v_row[0], 16 * j + 4 * t), v1 = cached_halves<KV>(v_row[1], 16 * j + 4 * t);
+        mma_f16_k16(r.o[j][0], p, transpose_8x8(v0.x), transpose_8x8(v1.x));
+        mma_f16_k16(r.o[j][1], p, transpose_8x8(v0.y), transpose_8x8(v1.y));
+    }
+}
+
+// x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time: halves through a ring of its own in shared memory (copies of
+// whole cache lines run n_stages steps ahead), Q8_0, whose rows start on any even byte, straight into fragments.
+template <int D, enum atsi_dtype KV>
+__global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_args a, int n_stages) {
     begin_kernel();
-    __shared__ float shared[SPLIT_WARPS / 2][16 * (D + 2)];
+    constexpr int WARPS = SPLIT_WARPS<D>;
+    constexpr bool RING = KV == ATSI_F16;
+    extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
+    int first_pos = a.round->first_pos;
+    int begin = first_seen(a, first_pos + first_row / a.group);
+    int last = first_pos + (min(first_row + 16, n_rows) - 1) / a.group;
+    constexpr int STRIDE = SPLIT_KEYS * WARPS;
+    int per_split = max((last + a.n_splits - begin) / a.n_splits, STRIDE); // fewer keys are not worth a block
+    per_split = (per_split + SPLIT_KEYS - 1) / SPLIT_KEYS * SPLIT_KEYS;
+    begin += blockIdx.y * per_split;
+    last = min(last, begin + per_split - 1);
+    auto record_of = [&](int row) {
+        uint64_t head = ((uint64_t)(row / a.group) * a.n_kv_heads + kv_head) * a.group + row % a.group;
+        return a.partial + (head * a.n_splits + blockIdx.y) * (D + 2);
+    };
+    if (begin > last) {
+        int row = first_row + (int)threadIdx.x;
+        if (threadIdx.x < 16 && row < n_rows) {
+            record_of(row)[D] = -INFINITY;
+            record_of(row)[D + 1] = 0.0f;
+        }
+        return;
+    }
+
+    int key = begin + SPLIT_KEYS * warp, next = key, stage = 0;
+    split_stage<D> *ring = (split_stage<D> *)dynamic + warp * n_stages;
+    auto copy_next = [&]() {
+        if (next <= last) copy_step<D>(ring[stage], a, kv_head, next, last, lane);
+        copy_commit();
+        next += STRIDE;
+        stage = stage + 1 == n_stages ? 0 : stage + 1;
+    };
+    if (RING)
+        for (int i = 0; i < n_stages; i++) copy_next();
     row_state<D> r;
     uint32_t q[D / 16][4];
     clear_rows(r);
     load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
-    int first_pos = a.round->first_pos;
-    int begin = first_seen(a, first_pos + first_row / a.group);
-    int last = first_pos + (min(first_row + 16, n_rows) - 1) / a.group;
-    int per_split = ((last + 1 - begin + a.n_splits - 1) / a.n_splits + 15) / 16 * 16;
-    begin += blockIdx.y * per_split;
-    last = min(last, begin + per_split - 1);
+    for (; key <= last; key += STRIDE) {
+        if constexpr (RING) {
+            copy_wait_but(n_stages - 1);
+            __syncwarp(); // every lane's part of the step is there
+            attend_stage<D>(r, q, ring[stage], a, key, last, lane);
+            __syncwarp(); // no lane reads the stage any more
+            copy_next();
+        } else {
+            attend_cache<D, KV>(r, q, a, kv_head, key, last, lane);
+        }
+    }
 
-    for (int key = begin + 16 * warp; key <= last; key += 16 * SPLIT_WARPS) {
-        const uint8_t *k_row[2], *v_row[2];
+    __syncthreads(); // the rings become room for the warps' rows
+    float *shared = (float *)dynamic;
+    constexpr int RECORD = 16 * (D + 2);
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            int pos = min(key + 8 * n + g, last);
-            k_row[n] = cached(a.k_cache, a.k_row_bytes, a, pos, kv_head);
-            v_row[n] = cached(a.v_cache, a.v_row_bytes, a, pos, kv_head);
-        }
-        float s[2][4] = {};
-#pragma unroll
-        for (int j = 0; j < D / 16; j++)
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                uint2 k = cached_halves<KV>(k_row[n], 16 * j + 4 * t);
-                mma_f16_k16(s[n], q[j], k.x, k.y);
-            }
-        soften<D, 2>(s, r, a, key, last, t);
-        uint32_t p[4];
-        weights_as_a(p, s);
-#pragma unroll
-        for (int j = 0; j < D / 16; j++) {
-            uint2 v0 = cached_halves<KV>(v_row[0], 16 * j + 4 * t), v1 = cached_halves<KV>(v_row[1], 16 * j + 4 * t);
-            mma_f16_k16(r.o[j][0], p, transpose_8x8(v0.x), transpose_8x8(v1.x));
-            mma_f16_k16(r.o[j][1], p, transpose_8x8(v0.y), transpose_8x8(v1.y));
-        }
-    }
-#pragma unroll
-    for (int half = SPLIT_WARPS / 2; half > 0; half /= 2) {
-        if (warp >= half && warp < 2 * half) put_rows<D>(r, shared[warp - half], g, t);
+    for (int half = WARPS / 2; half > 0; half /= 2) {
+        if (warp >= half && warp < 2 * half) put_rows<D, RING>(r, shared + (warp - half) * RECORD, g, t);
         __syncthreads();
-        if (warp < half) merge_rows<D>(r, shared[warp], g, t);
+        if (warp < half) merge_rows<D, RING>(r, shared + warp * RECORD, g, t);
         __syncthreads();
     }
-    if (warp == 0) put_rows<D>(r, shared[0], g, t);
+    if (warp == 0) put_rows<D, RING>(r, shared, g, t);
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * (D + 2); i += SPLIT_WARPS * WARP) {
+    for (int i = threadIdx.x; i < RECORD; i += WARPS * WARP) {
         int row = first_row + i / (D + 2);
         if (row >= n_rows) break;
-        uint64_t record = ((uint64_t)(row / a.group) * a.n_kv_heads + kv_head) * a.group + row % a.group;
-        a.partial[(record * a.n_splits + blockIdx.y) * (D + 2) + i % (D + 2)] = shared[0][i];
+        record_of(row)[i % (D + 2)] = shared[i];
     }
+}
+
+template <int D, enum atsi_dtype KV> static inline size_t split_shared_bytes(int n_stages) {
+    size_t rows = SPLIT_WARPS<D> / 2 * 16 * (D + 2) * sizeof(float);
+    size_t ring = KV == ATSI_F16 ? SPLIT_WARPS<D> * n_stages * sizeof(split_stage<D>) : 0;
+    return ring > rows ? ring : rows;
+}
+template <int D, enum atsi_dtype KV> static inline int split_stages(int max_shared_bytes) {
+    static_assert(SPLIT_WARPS<D> * sizeof(split_stage<D>) <= 65536, "fits every card");
+    return split_shared_bytes<D, KV>(2) <= (size_t)max_shared_bytes ? 2 : 1;
 }
 
 // ---- many rows: keys and values go through shared memory -------------------------------------------------------------------
@@ -296,27 +406,31 @@ __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_a
             sum = sum * shrink + exp2f(sink - top);
         }
         float *out = a.out + (uint64_t)(at / a.group) * a.out_stride + head * D;
-        // ldmatrix brings elements in their natural order: C columns 2t, 2t + 1 of the two 8-element tiles.
 #pragma unroll
         for (int j = 0; j < D / 16; j++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) out[16 * j + 8 * h + 2 * t + i] = r.o[j][h][2 * row + i] * shrink / sum;
+                for (int i = 0; i < 2; i++) out[element_of<true>(j, h, i, t)] = r.o[j][h][2 * row + i] * shrink / sum;
     }
 }
 
 template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, cudaStream_t stream) {
     dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, 16));
-    launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS * WARP, 0, stream, a);
+    int n_stages = split_stages<D, KV>(a.max_shared_bytes);
+    launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS<D> * WARP, split_shared_bytes<D, KV>(n_stages), stream, a,
+                       n_stages);
 }
 template <int D, enum atsi_dtype KV> void launch_tiled(const attention_args &a, cudaStream_t stream) {
     dim3 grid(ceil_div(a.n_tokens * a.group, TILED_ROWS), a.n_kv_heads);
     launch_overlapping(tiled_kernel<D, KV>, grid, TILED_WARPS * WARP, 0, stream, a);
 }
-template <int D, enum atsi_dtype KV> cudaError_t load_size(void) {
+template <int D, enum atsi_dtype KV> cudaError_t load_size(int max_shared_bytes) {
     static const void *const KERNELS[] = {(const void *)split_kernel<D, KV>, (const void *)tiled_kernel<D, KV>};
-    return load_kernels(KERNELS);
+    cudaError_t status = load_kernels(KERNELS);
+    if (status != cudaSuccess) return status;
+    size_t wanted = split_shared_bytes<D, KV>(split_stages<D, KV>(max_shared_bytes));
+    return cudaFuncSetAttribute(split_kernel<D, KV>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)wanted);
 }
 
 #endif

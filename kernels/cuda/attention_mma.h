@@ -8,7 +8,7 @@ struct attention_kernels {
     int dim;
     void (*split)(const struct attention_args &a, cudaStream_t stream);
     void (*tiled)(const struct attention_args &a, cudaStream_t stream);
-    cudaError_t (*prepare)(void);
+    cudaError_t (*prepare)(int max_shared_bytes);
 };
 
 extern const struct attention_kernels ATTENTION_F16[], ATTENTION_Q8_0[];

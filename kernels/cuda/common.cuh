@@ -104,13 +104,25 @@ static inline bool rows_aligned(const struct atsi_rows_ref &r) {
     return (uintptr_t)r.data % 16 == 0 && r.stride % 4 == 0;
 }
 
+// The largest magnitude of the values of 8 consecutive lanes; NaN if one is. Magnitudes are compared by their bits, where NaN stands
+// above infinity.
+__device__ inline float largest_of_8_lanes(float4 v) {
+    int largest = max(max(__float_as_int(fabsf(v.x)), __float_as_int(fabsf(v.y))),
+                      max(__float_as_int(fabsf(v.z)), __float_as_int(fabsf(v.w))));
+#pragma unroll
+    for (int step = 4; step > 0; step /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
+    return __int_as_float(largest);
+}
+
 // Quantises 32 values held by 8 consecutive lanes, 4 a lane (kernels/matmul.h states the arithmetic): d = max|x| / 127,
-// q = nearest(x * (127 / max|x|)). All lanes of the warp call; lanes with `store` false only take part.
+// q = nearest(x * (127 / max|x|)), all zero below 2^-100; a NaN among them makes d NaN. All lanes of the warp call; lanes with
+// `store` false only take part.
 // q: where this lane's 4 codes go; meta: the record of the 32 values.
 __device__ inline void quantise4(float4 v, int8_t *q, act_meta *meta, bool store) {
     int lane = threadIdx.x % WARP;
-    float largest = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-    float inverse = largest > 0.0f ? __fdiv_rn(127.0f, largest) : 0.0f;
+    float largest = largest_of_8_lanes(v);
+    bool tiny = largest <= 0x1p-100f;
+    float inverse = largest > 0x1p-100f ? __fdiv_rn(127.0f, largest) : 0.0f;
     int x = __float2int_rn(v.x * inverse), y = __float2int_rn(v.y * inverse);
     int z = __float2int_rn(v.z * inverse), w = __float2int_rn(v.w * inverse);
     int sum = x + y + z + w;
@@ -122,7 +134,7 @@ __device__ inline void quantise4(float4 v, int8_t *q, act_meta *meta, bool store
         (uint32_t)(x & 0xff) | (uint32_t)(y & 0xff) << 8 | (uint32_t)(z & 0xff) << 16 | (uint32_t)(w & 0xff) << 24;
     if (lane % 8 == 0) {
         act_meta m;
-        m.d = __fdiv_rn(largest, 127.0f);
+        m.d = tiny ? 0.0f : __fdiv_rn(largest, 127.0f);
         m.sum[0] = (int16_t)sum;
         m.sum[1] = (int16_t)other;
         *meta = m;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cuda/internal.h"
+#include "kernels/cuda/waiting.h"
 
 struct cuda_event {
     struct atsi_event base;
@@ -105,18 +105,25 @@ static void host_unregister(struct atsi_device *, const void *host) {
 
 // ---- streams and events -----------------------------------------------------------------------------------------------
 
+struct stream_memory {
+    struct cuda_stream stream; // first: freed by its address
+    struct waiting waiting;
+};
+
 static enum atsi_status stream_create(struct atsi_device *base, struct atsi_stream **out, struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(base);
     *out = NULL;
     ATSI_TRY(cuda_healthy(d, err));
-    struct cuda_stream *s = (struct cuda_stream *)calloc(1, sizeof *s);
-    if (s == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a GPU stream");
+    struct stream_memory *memory = (struct stream_memory *)calloc(1, sizeof *memory);
+    if (memory == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a GPU stream");
+    struct cuda_stream *s = &memory->stream;
     s->base.ops = base->ops;
     s->base.device = base;
+    s->waiting = &memory->waiting;
     enum atsi_status status =
         cuda_check(d, cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking), "creating a stream", err);
     if (status != ATSI_OK)
-        free(s);
+        free(memory);
     else
         *out = &s->base;
     return status;
@@ -149,6 +156,7 @@ static enum atsi_status capture_stream_create(struct atsi_device *base, struct a
 static void forget_all_acts(struct cuda_device *d) { d->acts.data = NULL; }
 
 static enum atsi_status stream_sync(struct atsi_stream *s, struct atsi_error *err) {
+    ATSI_TRY(cuda_flush(s, err));
     forget_all_acts(device_of(s));
     return cuda_check(device_of(s), cudaStreamSynchronize(handle_of(s)), "waiting for the stream", err);
 }
@@ -185,12 +193,14 @@ static void event_destroy(struct atsi_event *base) {
 
 // In a capture the event becomes a node that every replay records, instead of a dependency of the captured work.
 static enum atsi_status event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
+    ATSI_TRY(cuda_flush(s, err));
     unsigned flags = ((struct cuda_stream *)s)->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
     return cuda_check(device_of(s), cudaEventRecordWithFlags(((struct cuda_event *)e)->handle, handle_of(s), flags),
                       "recording an event", err);
 }
 
 static enum atsi_status stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err) {
+    ATSI_TRY(cuda_flush(s, err));
     return cuda_check(device_of(s), cudaStreamWaitEvent(handle_of(s), ((struct cuda_event *)e)->handle, 0),
                       "ordering streams", err);
 }
@@ -231,6 +241,7 @@ static enum atsi_status event_elapsed_us(struct atsi_event *from, struct atsi_ev
 static enum atsi_status copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
                                        struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
+    ATSI_TRY(cuda_flush(s, err));
     forget_acts(device_of(s), dev, bytes);
     return cuda_check(device_of(s), cudaMemcpyAsync(dev, host, bytes, cudaMemcpyHostToDevice, handle_of(s)),
                       "copying to the GPU", err);
@@ -239,6 +250,7 @@ static enum atsi_status copy_to_device(struct atsi_stream *s, void *dev, const v
 static enum atsi_status copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes,
                                      struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
+    ATSI_TRY(cuda_flush(s, err));
     return cuda_check(device_of(s), cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, handle_of(s)),
                       "copying from the GPU", err);
 }
@@ -248,6 +260,7 @@ static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst
     struct cuda_device *d = device_of(s);
     ATSI_TRY(cuda_healthy(d, err));
     if (n_rows == 0 || width == 0) return ATSI_OK;
+    ATSI_TRY(cuda_flush(s, err));
     forget_acts(d, dst, rows_bytes(dst_stride, width, n_rows));
     launch_copy_rows(handle_of(s), dst, dst_stride, src, src_stride, width, n_rows);
     return cuda_check(d, cudaGetLastError(), "copying activations", err);
@@ -258,6 +271,7 @@ static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst
 // A replayed piece starts from unknown scratch contents and leaves others behind, so neither side may rely on them.
 static enum atsi_status capture_begin(struct atsi_stream *s, struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
+    ATSI_TRY(cuda_flush(s, err));
     forget_all_acts(device_of(s));
     ATSI_TRY(cuda_check(device_of(s), cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal),
                         "starting a capture", err));
@@ -268,10 +282,15 @@ static enum atsi_status capture_begin(struct atsi_stream *s, struct atsi_error *
 static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
     *graph = NULL;
+    enum atsi_status flushed = cuda_flush(s, err); // a capture is ended in any case
     ((struct cuda_stream *)s)->capturing = false;
     forget_all_acts(d);
     cudaGraph_t recorded = NULL;
     ATSI_TRY(cuda_check(d, cudaStreamEndCapture(handle_of(s), &recorded), "ending a capture", err));
+    if (flushed != ATSI_OK) {
+        (void)cudaGraphDestroy(recorded);
+        return flushed;
+    }
     cudaGraphExec_t exec = NULL;
     cudaError_t status = cudaGraphInstantiate(&exec, recorded, 0);
     if (status == cudaSuccess) status = cudaGraphUpload(exec, handle_of(s)); // its memory is taken now, not in a round
@@ -283,6 +302,7 @@ static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct 
 
 static enum atsi_status graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
+    ATSI_TRY(cuda_flush(s, err));
     forget_all_acts(device_of(s));
     return cuda_check(device_of(s), cudaGraphLaunch((cudaGraphExec_t)graph, handle_of(s)), "launching a graph", err);
 }

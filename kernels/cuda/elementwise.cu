@@ -1,4 +1,4 @@
-// elementwise.cu: operations that touch every element once: activations, gates, sums, rope, row copies.
+// elementwise.cu: operations that touch every element once: activations, gates, sums, row copies.
 #include "kernels/cuda/common.cuh"
 
 namespace {
@@ -83,58 +83,22 @@ __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, u
            n, aligned);
 }
 
-// ---- rope ---------------------------------------------------------------------------------------------------------------
-
-// position * frequency, less whole turns. The product's rounding error is kept and 2 pi is subtracted in two parts, because
-// at position 1e6 a float product is off by 0.06.
-__device__ inline float turned(float position, float frequency) {
-    float angle = position * frequency, error = fmaf(position, frequency, -angle), turns = rintf(angle * 0.15915494f);
-    angle = fmaf(-turns, 6.2831855f, angle);
-    angle = fmaf(-turns, -1.7484555e-7f, angle);
-    return angle + error;
-}
-
-// A thread rotates one pair of one head, or passes two elements behind the rotated part on. Elements of a pair belong to one
-// thread, so in and out may be the same rows.
-__global__ void rope_kernel(const float *in, uint32_t in_stride, float *out, uint32_t out_stride, const float *inv_freq,
-                            struct atsi_rope_params p, const struct atsi_round *round) {
-    begin_kernel();
-    uint32_t n_pairs = (p.head_dim + 1) / 2, i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= p.n_heads * n_pairs) return;
-    uint32_t head = i / n_pairs, pair = i % n_pairs, half = p.n_rot / 2;
-    const float *x = in + (uint64_t)blockIdx.y * in_stride + head * p.head_dim;
-    float *y = out + (uint64_t)blockIdx.y * out_stride + head * p.head_dim;
-    if (pair >= half) {
-        y[2 * pair] = x[2 * pair];
-        if (2 * pair + 1 < p.head_dim) y[2 * pair + 1] = x[2 * pair + 1];
-        return;
-    }
-    float sine, cosine;
-    sincosf(turned((float)(round->first_pos + (int)blockIdx.y), inv_freq[pair]), &sine, &cosine);
-    sine *= p.scale;
-    cosine *= p.scale;
-    uint32_t first = p.pairing == ATSI_ROPE_HALF_SPLIT ? pair : 2 * pair;
-    uint32_t second = p.pairing == ATSI_ROPE_HALF_SPLIT ? pair + half : 2 * pair + 1;
-    float a = x[first], b = x[second];
-    y[first] = a * cosine - b * sine;
-    y[second] = a * sine + b * cosine;
-}
-
 // ---- experts ------------------------------------------------------------------------------------------------------------
 
+// A thread an element; loads of several slots are under way at once.
 __global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights,
                                   uint32_t weights_stride, float *out, uint32_t out_stride, uint32_t width,
                                   uint32_t n_slots, bool add) {
     begin_kernel();
     uint64_t row = blockIdx.y;
-    uint32_t i = first_element();
-    for (uint32_t k = i; k < width && k < i + 4; k++) {
-        float sum = 0.0f;
-        for (uint32_t s = 0; s < n_slots; s++)
-            sum += weights[row * weights_stride + s] * slots[row * slots_stride + (uint64_t)s * width + k];
-        float *y = out + row * out_stride + k;
-        *y = add ? *y + sum : sum;
-    }
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= width) return;
+    slots += row * slots_stride + i;
+    weights += row * weights_stride;
+    float *y = out + row * out_stride + i, old = add ? *y : 0.0f, sum = 0.0f;
+#pragma unroll 8
+    for (uint32_t s = 0; s < n_slots; s++) sum += weights[s] * slots[(uint64_t)s * width];
+    *y = old + sum;
 }
 
 } // namespace
@@ -147,7 +111,6 @@ cudaError_t load_elementwise(void) {
                                           (const void *)add_kernel,
                                           (const void *)select_kernel,
                                           (const void *)copy_kernel,
-                                          (const void *)rope_kernel,
                                           (const void *)expert_sum_kernel};
     return load_kernels(KERNELS);
 }
@@ -192,17 +155,9 @@ void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const
                        (const float *)src, src_stride, width, aligned);
 }
 
-void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call) {
-    const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
-    const struct atsi_rope_params *p = &call->op->u.rope;
-    dim3 grid(ceil_div(p->n_heads * ((p->head_dim + 1) / 2), THREADS), x->n_rows);
-    launch_overlapping(rope_kernel, grid, THREADS, 0, x->stream, (const float *)v.data, v.stride, (float *)y.data,
-                       y.stride, (const float *)call->tensor[0].data, *p, call->round.round);
-}
-
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &y = call->out[0];
-    launch_overlapping(expert_sum_kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)s.data,
-                       s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride, y.width, w.width,
-                       call->op->add);
+    launch_overlapping(expert_sum_kernel, dim3(ceil_div(y.width, THREADS), x->n_rows), THREADS, 0, x->stream,
+                       (const float *)s.data, s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride,
+                       y.width, w.width, call->op->add);
 }

@@ -17,11 +17,12 @@ enum atsi_status launch_embed(struct launch_ctx *x, const struct atsi_op_call *c
                          "GPU: a token table of type %s (tensor %s) is not supported: place it on the CPU",
                          atsi_dtype_name(t->dtype), t->name);
     struct tiled_args a = {};
-    a.weight = (const uint8_t *)call->tensor[0].data;
-    a.out = (float *)out->data;
+    a.parts[0].weight = (const uint8_t *)call->tensor[0].data;
+    a.parts[0].out = (float *)out->data;
+    a.parts[0].out_stride = out->stride;
+    a.n_parts = 1;
     a.n_cols = out->width;
     a.n_in = (uint32_t)x->n_rows;
-    a.out_stride = out->stride;
     a.row_ids = call->round.token_ids;
     type->embed(&a, scale, x->stream);
     return ATSI_OK;

@@ -24,7 +24,6 @@ struct expert_groups {
 struct expert_args {
     const int32_t *ids;
     uint32_t ids_stride, n_slots, in_divisor, n_experts;
-    uint64_t weight_bytes;       // from expert to expert
     struct expert_groups groups; // matrix kernels only
 };
 

@@ -42,6 +42,7 @@ struct scratch {
     uint64_t acts_offset, acts_bytes;           // quantised (or split half) inputs
     uint64_t attention_offset, attention_bytes; // partial results of divided attention
     uint64_t groups_offset, groups_bytes;       // expert groups
+    uint64_t grids_offset, grids_bytes;         // codebooks of the grid types
 };
 
 // Which float rows the quantised inputs in scratch stand for; data NULL: none.
@@ -64,11 +65,14 @@ struct cuda_device {
     uint64_t free_at_open_bytes;
 };
 
+struct waiting; // waiting.h
+
 struct cuda_stream {
     struct atsi_stream base;
     cudaStream_t handle;
     bool owns_device; // base.device is this stream's own copy
     bool capturing;
+    struct waiting *waiting;
 };
 
 // One launch: where it goes and how many rows the host knows of.
@@ -76,6 +80,8 @@ struct launch_ctx {
     struct cuda_device *device;
     cudaStream_t stream;
     int n_rows; // tokens, or outputs for a call of the outputs domain
+    struct waiting *waiting;
+    bool kv_stored; // attention: keys and values stand in the cache already
 };
 
 static inline struct cuda_device *cuda_device_of(struct atsi_device *d) { return (struct cuda_device *)d; }
@@ -92,7 +98,6 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call);
-void launch_rope(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows);
@@ -109,16 +114,21 @@ cudaError_t load_recurrent(void);
 enum atsi_status launch_conv(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 enum atsi_status launch_delta_rule(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 // attention.cu
-cudaError_t load_attention(const struct atsi_program *p);
+cudaError_t load_attention(const struct cuda_device *d, const struct atsi_program *p);
 enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 uint64_t attention_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
 // matmul.cu
 cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *p);
 enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
+// A product of the same few inputs as those that wait joins them.
+bool product_joins(struct launch_ctx *x, const struct atsi_op_call *call);
+uint64_t matmul_tables_bytes(const struct atsi_program *p); // codebooks; 0 when no weight needs them
 uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max);
 uint64_t experts_groups_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
 // launch.cu
+// Launches what waits on the stream (waiting.h). Before anything else touches the stream.
+enum atsi_status cuda_flush(struct atsi_stream *s, struct atsi_error *err);
 enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                              struct atsi_error *err);
 uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
@@ -189,6 +199,15 @@ static inline bool acts_fit(const struct cuda_device *d, uint64_t n_rows, uint64
 // Bytes from the first to the last element of rows.
 static inline uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_rows) {
     return n_rows == 0 ? 0 : 4 * ((uint64_t)(n_rows - 1) * stride + width);
+}
+
+// Whether n_rows rows of each share an element. Rows of two parts of one buffer lie between each other.
+static inline bool rows_overlap(struct atsi_rows_ref a, struct atsi_rows_ref b, uint32_t n_rows) {
+    uintptr_t from_a = (uintptr_t)a.data, from_b = (uintptr_t)b.data;
+    if (from_a > from_b) return rows_overlap(b, a, n_rows);
+    uint64_t between = (from_b - from_a) / 4;
+    if (a.stride == b.stride && between < a.stride) return between < a.width || between + b.width > a.stride;
+    return between < rows_bytes(a.stride, a.width, n_rows) / 4;
 }
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }

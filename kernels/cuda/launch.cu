@@ -1,5 +1,6 @@
 // launch.cu: from an operation to its kernels, and what must be in place before the first round.
-#include "kernels/cuda/internal.h"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/waiting.h"
 
 // ---- what scratch holds -----------------------------------------------------------------------------------------------------
 
@@ -23,9 +24,14 @@ static void forget_outputs(struct cuda_device *d, const struct atsi_op_call *cal
 static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
     switch (call->op->kind) {
     case ATSI_OP_EMBED: return launch_embed(x, call, err);
-    case ATSI_OP_RMS_NORM: launch_rms_norm(x, call); return ATSI_OK;
+    case ATSI_OP_RMS_NORM:
+        if (!heads_join(&x->waiting->heads, call, x->n_rows)) launch_rms_norm(x, call);
+        return ATSI_OK;
     case ATSI_OP_MATMUL: return launch_matmul(x, call, err);
-    case ATSI_OP_ROPE: launch_rope(x, call); return ATSI_OK;
+    case ATSI_OP_ROPE:
+        if (heads_join(&x->waiting->heads, call, x->n_rows)) return ATSI_OK;
+        return atsi_fail(err, ATSI_FAILED, "GPU: heads of %u elements cannot be rotated: at most %d",
+                         call->op->u.rope.head_dim, HEAD_DIM_MAX);
     case ATSI_OP_ATTENTION: return launch_attention(x, call, err);
     case ATSI_OP_GLU: launch_glu(x, call); return ATSI_OK;
     case ATSI_OP_GATE: launch_gate(x, call); return ATSI_OK;
@@ -41,14 +47,32 @@ static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call
     return atsi_fail(err, ATSI_FAILED, "GPU: unknown operation %d", (int)call->op->kind);
 }
 
+enum atsi_status cuda_flush(struct atsi_stream *s, struct atsi_error *err) {
+    struct cuda_stream *stream = (struct cuda_stream *)s;
+    waiting_launch(stream->waiting, stream->handle);
+    return cuda_check(cuda_device_of(s->device), cudaGetLastError(), "launching", err);
+}
+
+// The operation joins what waits; nothing else needs to be done then.
+static bool joins(struct launch_ctx *x, const struct atsi_op_call *call) {
+    struct waiting *w = x->waiting;
+    if (w->type) return product_joins(x, call);
+    if (w->heads.n_parts == 0) return false;
+    x->kv_stored = call->op->kind == ATSI_OP_ATTENTION && heads_join_store(&w->heads, call, x->n_rows);
+    return heads_join(&w->heads, call, x->n_rows);
+}
+
 enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                              struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
-    struct launch_ctx x = {d, ((struct cuda_stream *)s)->handle,
-                           call->outputs_domain ? round->n_outputs : round->n_tokens};
+    struct cuda_stream *stream = (struct cuda_stream *)s;
+    struct launch_ctx x = {d, stream->handle, call->outputs_domain ? round->n_outputs : round->n_tokens,
+                           stream->waiting, false};
     if (x.n_rows <= 0) return ATSI_OK;
     forget_outputs(d, call, (uint32_t)x.n_rows);
+    if (joins(&x, call)) return ATSI_OK;
+    ATSI_TRY(cuda_flush(s, err));
     ATSI_TRY(dispatch(&x, call, err));
     return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
 }
@@ -64,7 +88,9 @@ static struct scratch plan_scratch(const struct atsi_program *p, uint32_t n_toke
     s.attention_bytes = aligned(attention_scratch_bytes(p, n_tokens_max));
     s.groups_offset = s.attention_offset + s.attention_bytes;
     s.groups_bytes = aligned(experts_groups_bytes(p, n_tokens_max));
-    s.size_bytes = s.groups_offset + s.groups_bytes;
+    s.grids_offset = s.groups_offset + s.groups_bytes;
+    s.grids_bytes = aligned(matmul_tables_bytes(p));
+    s.size_bytes = s.grids_offset + s.grids_bytes;
     return s;
 }
 
@@ -76,11 +102,12 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
 
 // A program loads the kernels of its own types only: modules take memory on the card.
 static cudaError_t load_all(const struct cuda_device *d, const struct atsi_program *p) {
-    cudaError_t (*const parts[])(void) = {load_elementwise, load_norm, load_router, load_recurrent, load_marks};
+    cudaError_t (*const parts[])(void) = {load_elementwise, load_norm,      load_heads,
+                                          load_router,      load_recurrent, load_marks};
     cudaError_t status = cudaSuccess;
     for (cudaError_t (*load)(void) : parts)
         if (status == cudaSuccess) status = load();
-    if (status == cudaSuccess) status = load_attention(p);
+    if (status == cudaSuccess) status = load_attention(d, p);
     return status == cudaSuccess ? load_matmul(d, p) : status;
 }
 
@@ -97,5 +124,7 @@ enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_progra
     if (planned.size_bytes != 0) ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
     d->scratch = planned;
     d->scratch.base = (uint8_t *)memory;
+    if (planned.grids_bytes != 0)
+        ATSI_TRY(cuda_check(d, grid_tables_upload(d->scratch.base + planned.grids_offset), "copying codebooks", err));
     return cuda_check(d, load_all(d, p), "loading kernels", err);
 }

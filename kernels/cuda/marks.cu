@@ -27,6 +27,7 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int
                                 struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
+    ATSI_TRY(cuda_flush(s, err));
     post_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((int32_t *)word_dev, base_dev, offset);
     return cuda_check(d, cudaGetLastError(), "posting a mark", err);
 }
@@ -35,6 +36,8 @@ enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, co
                                  struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
+    ATSI_TRY(cuda_flush(s, err));
+    d->acts.data = NULL; // the host may write mapped rows meanwhile
     await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((const int32_t *)word_dev, base_dev, offset);
     return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
 }

@@ -1,7 +1,9 @@
 // matmul.cu: products with dense and expert weights: inputs are quantised once and shared, then the weight's type decides.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/grid.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/tiled.h"
+#include "kernels/cuda/waiting.h"
 
 namespace {
 
@@ -105,16 +107,101 @@ enum atsi_status grouped(struct launch_ctx *x, struct expert_args *e, uint32_t n
 struct product {
     const struct atsi_op_call *call;
     struct expert_args experts;
+    uint64_t expert_bytes;
     uint32_t n_out, n_cols, n_in, in_per_row;
     bool as_vectors;
 };
 
+struct product dense_product(const struct launch_ctx *x, const struct atsi_op_call *call) {
+    struct product p = {};
+    p.call = call;
+    p.n_out = call->out[0].width;
+    p.n_cols = call->in[0].width;
+    p.n_in = (uint32_t)x->n_rows;
+    p.in_per_row = 1;
+    p.as_vectors = p.n_in <= VECTOR_ROWS;
+    return p;
+}
+
+struct product experts_product(const struct launch_ctx *x, const struct atsi_op_call *call) {
+    const struct atsi_experts_params *params = &call->op->u.experts;
+    struct product p = {};
+    p.call = call;
+    p.n_out = call->out[0].width / params->n_used;
+    p.n_cols = params->in_per_slot ? call->in[0].width / params->n_used : call->in[0].width;
+    p.n_in = (uint32_t)x->n_rows * params->n_used;
+    p.in_per_row = params->in_per_slot ? params->n_used : 1;
+    p.as_vectors = x->n_rows <= VECTOR_ROWS;
+    p.expert_bytes = call->tensor[0].info->size_bytes / params->n_experts;
+    p.experts.ids = (const int32_t *)call->in[1].data;
+    p.experts.ids_stride = call->in[1].stride;
+    p.experts.n_slots = params->n_used;
+    p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
+    p.experts.n_experts = params->n_experts;
+    return p;
+}
+
+const struct tiled_type *tiled_type_of_weight(const struct atsi_tensor *t) {
+    return t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
+}
+
+struct tiled_part part_of_product(const struct product *p) {
+    const struct atsi_op_call *call = p->call;
+    struct tiled_part part = {};
+    part.weight = (const uint8_t *)call->tensor[0].data;
+    part.expert_bytes = p->expert_bytes;
+    part.bias = (const float *)call->tensor[1].data;
+    part.out = (float *)call->out[0].data;
+    part.n_out = p->n_out;
+    part.out_stride = call->out[0].stride;
+    part.add = call->op->add;
+    return part;
+}
+
+// Products of few rows wait for others that read the same.
 enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type,
                            struct atsi_error *err) {
-    const struct atsi_op_call *call = p->call;
     struct tiled_args a = {};
+    ATSI_TRY(quantised(x, &p->call->in[0], &a.in, err));
+    a.parts[0] = part_of_product(p);
+    a.n_parts = 1;
+    a.n_cols = p->n_cols;
+    a.n_in = p->n_in;
+    a.experts = p->experts;
+    a.n_multiprocessors = x->device->n_multiprocessors;
+    a.max_shared_bytes = x->device->max_shared_bytes;
+    a.capability = x->device->capability;
+    if (p->as_vectors) {
+        x->waiting->type = type;
+        x->waiting->products = a;
+    } else {
+        type->matrix(&a, x->stream);
+    }
+    return ATSI_OK;
+}
+
+bool same_experts(const struct expert_args &a, const struct expert_args &b) {
+    return a.ids == b.ids && a.ids_stride == b.ids_stride && a.n_slots == b.n_slots && a.in_divisor == b.in_divisor &&
+           a.n_experts == b.n_experts;
+}
+
+// Rows that a part writes.
+struct atsi_rows_ref out_rows(const struct tiled_args &a, const struct tiled_part &part) {
+    struct atsi_rows_ref rows = {part.out, part.out_stride, part.n_out * (a.experts.ids ? a.experts.n_slots : 1)};
+    return rows;
+}
+
+bool is_grid(const struct atsi_tensor *t) { return t->layout == ATSI_LAYOUT_PLAIN && grid_supported(t->dtype); }
+// Whether products with this weight read quantised inputs.
+bool reads_codes(const struct atsi_tensor *t) { return t->layout == ATSI_LAYOUT_TILE16 || is_grid(t); }
+
+enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype,
+                          struct atsi_error *err) {
+    const struct atsi_op_call *call = p->call;
+    struct grid_args a = {};
     ATSI_TRY(quantised(x, &call->in[0], &a.in, err));
     a.weight = (const uint8_t *)call->tensor[0].data;
+    a.expert_bytes = p->expert_bytes;
     a.bias = (const float *)call->tensor[1].data;
     a.out = (float *)call->out[0].data;
     a.n_out = p->n_out;
@@ -123,12 +210,9 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     a.out_stride = call->out[0].stride;
     a.add = call->op->add;
     a.experts = p->experts;
+    a.tables = x->device->scratch.base + x->device->scratch.grids_offset;
     a.n_multiprocessors = x->device->n_multiprocessors;
-    a.max_shared_bytes = x->device->max_shared_bytes;
-    if (p->as_vectors)
-        type->vector(&a, x->stream);
-    else
-        type->matrix(&a, x->stream);
+    grid_product(dtype, &a, x->stream);
     return ATSI_OK;
 }
 
@@ -147,6 +231,7 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     a.out_stride = call->out[0].stride;
     a.add = call->op->add;
     a.experts = p->experts;
+    a.n_multiprocessors = x->device->n_multiprocessors;
     if (p->as_vectors)
         plain_vector(dtype, &a, x->stream);
     else if (!half_matrix(dtype, &a, x->device->capability, x->stream))
@@ -155,8 +240,9 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
 
 enum atsi_status run(struct launch_ctx *x, const struct product *p, struct atsi_error *err) {
     const struct atsi_tensor *t = p->call->tensor[0].info;
-    const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
+    const struct tiled_type *type = tiled_type_of_weight(t);
     if (type) return run_tiled(x, p, type, err);
+    if (is_grid(t)) return run_grid(x, p, t->dtype, err);
     if (t->layout != ATSI_LAYOUT_PLAIN || !plain_supported(t->dtype))
         return atsi_fail(err, ATSI_FAILED,
                          "GPU: weights of type %s (tensor %s) are not supported: place them on the CPU",
@@ -172,9 +258,11 @@ cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_tensors && status == cudaSuccess; i++) {
         const struct atsi_tensor *t = &p->tensors[i];
-        const struct tiled_type *type = t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
+        const struct tiled_type *type = tiled_type_of_weight(t);
         if (type)
             status = type->prepare(d->max_shared_bytes);
+        else if (is_grid(t))
+            status = grid_prepare(t->dtype);
         else if (plain_supported(t->dtype))
             status = plain_prepare(t->dtype);
         if (status == cudaSuccess && (t->dtype == ATSI_F16 || t->dtype == ATSI_BF16)) status = half_matrix_prepare();
@@ -183,34 +271,35 @@ cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *
 }
 
 enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
-    struct product p = {};
-    p.call = call;
-    p.n_out = call->out[0].width;
-    p.n_cols = call->in[0].width;
-    p.n_in = (uint32_t)x->n_rows;
-    p.in_per_row = 1;
-    p.as_vectors = p.n_in <= VECTOR_ROWS;
+    struct product p = dense_product(x, call);
     return run(x, &p, err);
 }
 
 enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
-    const struct atsi_experts_params *params = &call->op->u.experts;
-    const struct atsi_tensor *t = call->tensor[0].info;
-    struct product p = {};
-    p.call = call;
-    p.n_out = call->out[0].width / params->n_used;
-    p.n_cols = params->in_per_slot ? call->in[0].width / params->n_used : call->in[0].width;
-    p.n_in = (uint32_t)x->n_rows * params->n_used;
-    p.in_per_row = params->in_per_slot ? params->n_used : 1;
-    p.as_vectors = x->n_rows <= VECTOR_ROWS;
-    p.experts.ids = (const int32_t *)call->in[1].data;
-    p.experts.ids_stride = call->in[1].stride;
-    p.experts.n_slots = params->n_used;
-    p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
-    p.experts.n_experts = params->n_experts;
-    p.experts.weight_bytes = t->size_bytes / params->n_experts;
+    struct product p = experts_product(x, call);
     if (!p.as_vectors) ATSI_TRY(grouped(x, &p.experts, p.n_in, err));
     return run(x, &p, err);
+}
+
+bool product_joins(struct launch_ctx *x, const struct atsi_op_call *call) {
+    struct tiled_args *a = &x->waiting->products;
+    bool dense = call->op->kind == ATSI_OP_MATMUL;
+    if (!dense && call->op->kind != ATSI_OP_EXPERTS) return false;
+    struct product p = dense ? dense_product(x, call) : experts_product(x, call);
+    if (tiled_type_of_weight(call->tensor[0].info) != x->waiting->type || a->n_parts == TILED_PARTS_MAX ||
+        p.n_cols != a->n_cols || p.n_in != a->n_in || !same_experts(p.experts, a->experts) ||
+        !acts_are(x->device, acts_key_of(&call->in[0], x->n_rows)))
+        return false;
+    for (int i = 0; i < a->n_parts; i++)
+        if (rows_overlap(call->out[0], out_rows(*a, a->parts[i]), (uint32_t)x->n_rows)) return false;
+    a->parts[a->n_parts++] = part_of_product(&p);
+    return true;
+}
+
+uint64_t matmul_tables_bytes(const struct atsi_program *p) {
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        if (is_grid(&p->tensors[i])) return grid_tables_bytes();
+    return 0;
 }
 
 uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max) {
@@ -218,7 +307,7 @@ uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, 
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct atsi_op *op = &p->ops[i];
         bool multiplies = op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS;
-        if (!multiplies || p->tensors[op->tensor[0]].layout != ATSI_LAYOUT_TILE16) continue;
+        if (!multiplies || !reads_codes(&p->tensors[op->tensor[0]])) continue;
         bool outputs = p->buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
         uint64_t bytes = acts_bytes(outputs ? n_outputs_max : n_tokens_max, op->in[0].width);
         if (bytes > most) most = bytes;

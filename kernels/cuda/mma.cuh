@@ -12,58 +12,45 @@
 constexpr int SUM_ZERO = 0x4b400000;
 __device__ inline float sum_value(int c) { return __int_as_float(c) - 12582912.0f; }
 
-// c = A * B over 16 columns of int8, on top of SUM_ZERO. a0, a1: bytes 4t..4t+3 of A's two rows, b: the same bytes of B's column.
-// The start value is an operand of its own, so that four registers hold it once for all products.
-__device__ inline void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b), "r"(SUM_ZERO));
-#else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[0]), "=r"(c[1])
-        : "r"(a0), "r"(b), "r"(SUM_ZERO));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-        : "=r"(c[2]), "=r"(c[3])
-        : "r"(a1), "r"(b), "r"(SUM_ZERO));
-#endif
-}
+#define ATSI_MMA_K16(A_TYPE) \
+    "mma.sync.aligned.m16n8k16.row.col.s32." A_TYPE ".s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+#define ATSI_MMA_K32(A_TYPE) \
+    "mma.sync.aligned.m16n8k32.row.col.s32." A_TYPE ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#define ATSI_MMA_8_ROWS(A_TYPE) "mma.sync.aligned.m8n8k16.row.col.s32." A_TYPE ".s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
 
-// c += A * B over 16 columns.
-__device__ inline void mma_s8_k16_add(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+// c += A * B over 16 columns of bytes, B's int8, A's int8 or UNSIGNED. a0, a1: bytes 4t..4t+3 of A's two rows, b: the same bytes of
+// B's column.
+template <bool UNSIGNED> __device__ inline void mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b));
+    if (UNSIGNED)
+        asm(ATSI_MMA_K16("u8") : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+    else
+        asm(ATSI_MMA_K16("s8") : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
 #else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[0]), "+r"(c[1])
-        : "r"(a0), "r"(b));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[2]), "+r"(c[3])
-        : "r"(a1), "r"(b));
+    if (UNSIGNED) {
+        asm(ATSI_MMA_8_ROWS("u8") : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
+        asm(ATSI_MMA_8_ROWS("u8") : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+    } else {
+        asm(ATSI_MMA_8_ROWS("s8") : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
+        asm(ATSI_MMA_8_ROWS("s8") : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+    }
 #endif
 }
 
 // The same over 32 columns; a[2], a[3] and b1: bytes 16 + 4t.. .
-__device__ inline void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+template <bool UNSIGNED> __device__ inline void mma_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(SUM_ZERO));
+    if (UNSIGNED)
+        asm(ATSI_MMA_K32("u8")
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm(ATSI_MMA_K32("s8")
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    mma_s8_k16(c, a[0], a[1], b0);
-    mma_s8_k16_add(c, a[2], a[3], b1);
-#endif
-}
-__device__ inline void mma_s8_k32_add(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    mma_s8_k16_add(c, a[0], a[1], b0);
-    mma_s8_k16_add(c, a[2], a[3], b1);
+    mma_k16<UNSIGNED>(c, a[0], a[1], b0);
+    mma_k16<UNSIGNED>(c, a[2], a[3], b1);
 #endif
 }
 
@@ -92,12 +79,13 @@ __device__ inline void mma_bf16_k16(float c[4], const uint32_t a[4], uint32_t b0
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// v as two TF32 numbers whose sum it is, but for a part in 2^22.
+// v as two TF32 numbers whose sum it is, but for a part in 2^22. Rounded by hand: cvt.rna is several instructions more. The low bits
+// that are left in `low` are ignored by the matrix instruction.
 struct tf32_pair {
     uint32_t high, low;
     __device__ void split(float v) {
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(v));
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(v - __uint_as_float(high)));
+        high = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+        low = __float_as_uint(v - __uint_as_float(high)) + 0x1000u;
     }
 };
 __device__ inline void mma_tf32(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -163,6 +151,18 @@ template <int N> __device__ inline void copy_wait() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
+}
+
+// The same with a number of groups (at most 3) that the compiler does not know.
+__device__ inline void copy_wait_but(int n) {
+    if (n >= 3)
+        copy_wait<3>();
+    else if (n == 2)
+        copy_wait<2>();
+    else if (n == 1)
+        copy_wait<1>();
+    else
+        copy_wait<0>();
 }
 
 #endif

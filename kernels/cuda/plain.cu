@@ -36,12 +36,22 @@ __device__ inline const float *in_row(const plain_args &a, uint32_t row) {
 
 constexpr int WARPS = 4, WARP_ROWS = 4; // a warp computes 4 weight rows, so that inputs are read once for all of them
 
-// x: 16 weight rows, y: pair (experts). N_IN: input rows computed, those behind a.n_in repeat the last.
-template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WARPS *WARP) vector_kernel(plain_args a) {
+__device__ inline void store_result(const plain_args &a, uint32_t row, uint32_t in, float sum) {
+    if (row >= a.n_out || in >= a.n_in) return;
+    if (a.bias) sum += a.bias[row];
+    float *y = a.out + (uint64_t)in * a.out_stride + row;
+    *y = a.add ? *y + sum : sum;
+}
+
+// x: 16 weight rows, 4 a warp, or with SHARED 4 rows whose columns the warps share, for matrices of few rows; y: pair (experts).
+// N_IN: input rows computed, those behind a.n_in repeat the last.
+template <class T, int N_IN, bool ALIGNED, bool SHARED>
+__global__ void __launch_bounds__(WARPS *WARP) vector_kernel(plain_args a) {
     begin_kernel();
-    constexpr int STEP = ALIGNED ? pack<T>::N : 1;
-    int lane = threadIdx.x % WARP;
-    uint32_t first = (blockIdx.x * WARPS + threadIdx.x / WARP) * WARP_ROWS, pair = blockIdx.y, in_first = 0;
+    __shared__ float partial[SHARED ? WARPS : 1][WARP_ROWS * N_IN];
+    constexpr int STEP = ALIGNED ? pack<T>::N : 1, STRIDE = (SHARED ? WARPS : 1) * WARP * STEP;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint32_t first = (SHARED ? blockIdx.x : blockIdx.x * WARPS + warp) * WARP_ROWS, pair = blockIdx.y, in_first = 0;
     const T *weight = (const T *)a.weight;
     if (a.experts.ids) {
         int expert = expert_of(a.experts, pair);
@@ -51,7 +61,7 @@ template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WAR
         in_first = pair / a.experts.in_divisor;
         a.out = out_of_pair(a.experts, pair, a.out, a.out_stride, a.n_out);
     }
-    if (first >= a.n_out) return;
+    if (!SHARED && first >= a.n_out) return;
     const float *in[N_IN];
 #pragma unroll
     for (int c = 0; c < N_IN; c++) in[c] = in_row(a, in_first + min((uint32_t)c, a.n_in - 1));
@@ -59,7 +69,8 @@ template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WAR
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) row[r] = weight + (uint64_t)min(first + r, a.n_out - 1) * a.n_cols;
     float acc[WARP_ROWS][N_IN] = {};
-    for (uint32_t i = lane * STEP; i < a.n_cols; i += WARP * STEP) {
+#pragma unroll 2
+    for (uint32_t i = (SHARED ? warp * WARP + lane : lane) * STEP; i < a.n_cols; i += STRIDE) {
         float w[WARP_ROWS][STEP];
 #pragma unroll
         for (int r = 0; r < WARP_ROWS; r++) {
@@ -93,11 +104,16 @@ template <class T, int N_IN, bool ALIGNED> __global__ void __launch_bounds__(WAR
 #pragma unroll
         for (int c = 0; c < N_IN; c++) {
             float sum = lanes_sum(acc[r][c]);
-            if (lane != 0 || first + r >= a.n_out || c >= (int)a.n_in) continue;
-            if (a.bias) sum += a.bias[first + r];
-            float *y = a.out + (uint64_t)c * a.out_stride + first + r;
-            *y = a.add ? *y + sum : sum;
+            if (SHARED && lane == 0) partial[warp][r * N_IN + c] = sum;
+            if (!SHARED && lane == 0) store_result(a, first + r, c, sum);
         }
+    if (!SHARED) return;
+    __syncthreads();
+    if (threadIdx.x >= WARP_ROWS * N_IN) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += partial[SHARED ? w : 0][threadIdx.x];
+    store_result(a, first + threadIdx.x / N_IN, threadIdx.x % N_IN, sum);
 }
 
 // 16-byte loads need rows of weights and inputs that start on 16 bytes.
@@ -107,10 +123,16 @@ template <class T> bool is_aligned(const plain_args &a) {
 }
 
 template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pairs, cudaStream_t stream) {
-    dim3 grid(ceil_div(a.n_out, WARPS * WARP_ROWS), n_pairs);
+    constexpr uint32_t FEW_BLOCKS = 6; // a multiprocessor: fewer do not keep the memory busy
+    uint32_t n_blocks = ceil_div(a.n_out, WARPS * WARP_ROWS);
+    bool shared = n_blocks * n_pairs < FEW_BLOCKS * (uint32_t)a.n_multiprocessors;
+    dim3 grid(shared ? ceil_div(a.n_out, WARP_ROWS) : n_blocks, n_pairs);
     // An ordinary launch: these kernels load nothing before they wait, and blocks that wait crowd some multiprocessors (5120 x 17408
     // in F16 took 53 us overlapped, 44 so).
-    auto *kernel = is_aligned<T>(a) ? vector_kernel<T, N_IN, true> : vector_kernel<T, N_IN, false>;
+    auto *kernel = !is_aligned<T>(a)
+                       ? (shared ? vector_kernel<T, N_IN, false, true> : vector_kernel<T, N_IN, false, false>)
+                   : shared ? vector_kernel<T, N_IN, true, true>
+                            : vector_kernel<T, N_IN, true, false>;
     kernel<<<grid, WARPS * WARP, 0, stream>>>(a);
 }
 
@@ -251,10 +273,14 @@ __global__ void embed_kernel(const T *table, const int32_t *row_ids, uint32_t n_
 }
 
 template <class T> cudaError_t load_type(void) {
-    static const void *const KERNELS[] = {(const void *)vector_kernel<T, 1, true>,
-                                          (const void *)vector_kernel<T, 1, false>,
-                                          (const void *)vector_kernel<T, VECTOR_ROWS, true>,
-                                          (const void *)vector_kernel<T, VECTOR_ROWS, false>,
+    static const void *const KERNELS[] = {(const void *)vector_kernel<T, 1, true, true>,
+                                          (const void *)vector_kernel<T, 1, true, false>,
+                                          (const void *)vector_kernel<T, 1, false, true>,
+                                          (const void *)vector_kernel<T, 1, false, false>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, true, true>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, true, false>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, false, true>,
+                                          (const void *)vector_kernel<T, VECTOR_ROWS, false, false>,
                                           (const void *)matrix_kernel<T>,
                                           (const void *)embed_kernel<T>};
     return load_kernels(KERNELS);

@@ -13,6 +13,7 @@ struct plain_args {
     uint32_t n_out, n_cols, n_in, in_stride, in_per_row, out_stride;
     bool add;
     struct expert_args experts;
+    int n_multiprocessors; // of the card
 };
 
 bool plain_supported(enum atsi_dtype dtype);

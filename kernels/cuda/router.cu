@@ -4,8 +4,9 @@
 
 namespace {
 
-constexpr int PER_LANE = 32; // logits a lane keeps
-static_assert(EXPERTS_CAP == WARP * PER_LANE, "a warp keeps every expert's score");
+// Logits that a lane keeps: for the usual number of experts, and for the most.
+constexpr int PER_LANE_FEW = 4, PER_LANE_MANY = 32;
+static_assert(EXPERTS_CAP == WARP * PER_LANE_MANY, "a warp keeps every expert's score");
 
 struct router_args {
     const float *logits;
@@ -30,7 +31,7 @@ __device__ inline void warp_argmax(float &value, int &index) {
 }
 
 // A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
-__global__ void router_kernel(router_args a) {
+template <int PER_LANE> __global__ void router_kernel(router_args a) {
     begin_kernel();
     uint64_t row = blockIdx.x;
     int lane = threadIdx.x, n_experts = (int)a.p.n_experts, n_used = (int)a.p.n_used;
@@ -99,7 +100,8 @@ __global__ void router_kernel(router_args a) {
 } // namespace
 
 cudaError_t load_router(void) {
-    static const void *const KERNELS[] = {(const void *)router_kernel};
+    static const void *const KERNELS[] = {(const void *)router_kernel<PER_LANE_FEW>,
+                                          (const void *)router_kernel<PER_LANE_MANY>};
     return load_kernels(KERNELS);
 }
 
@@ -116,6 +118,8 @@ enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *
                      ids.stride,
                      w.stride,
                      call->op->u.router};
-    launch_overlapping(router_kernel, x->n_rows, WARP, 0, x->stream, a);
+    bool few = call->op->u.router.n_experts <= WARP * PER_LANE_FEW;
+    launch_overlapping(few ? router_kernel<PER_LANE_FEW> : router_kernel<PER_LANE_MANY>, x->n_rows, WARP, 0, x->stream,
+                       a);
     return ATSI_OK;
 }

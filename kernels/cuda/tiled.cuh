@@ -7,6 +7,10 @@
 
 // ---- rows of a table ------------------------------------------------------------------------------------------------------
 
+template <class W> __device__ inline float code_of(uint32_t byte) {
+    return W::UNSIGNED ? (float)byte : (float)(int8_t)byte;
+}
+
 // A thread decodes one step's words of quarter t of a row. x: pieces of the row, y: output row.
 template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
     begin_kernel();
@@ -16,11 +20,12 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
     if (step >= n_spans / W::STEP_SPANS) return;
     uint32_t row = (uint32_t)a.row_ids[blockIdx.y], in_tile = row % ATSI_TILE_ROWS;
     int g = (int)(in_tile / 2), odd = (int)(in_tile % 2);
-    const uint8_t *tile = a.weight + (uint64_t)(row / ATSI_TILE_ROWS) * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
+    const uint8_t *tile =
+        a.parts[0].weight + (uint64_t)(row / ATSI_TILE_ROWS) * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
     const uint8_t *block = block_of<W>(tile, step * W::STEP_SPANS);
     typename W::words words;
     words.load(block, (int)(step % BLOCK_STEPS), g, t);
-    float *out = a.out + (uint64_t)blockIdx.y * a.out_stride + step * W::STEP_SPANS * 32 + 4 * t;
+    float *out = a.parts[0].out + (uint64_t)blockIdx.y * a.parts[0].out_stride + step * W::STEP_SPANS * 32 + 4 * t;
 #pragma unroll
     for (int k = 0; k < W::STEP_SPANS; k++) {
         typename W::packed_scales packed;
@@ -28,7 +33,7 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
         uint32_t codes[4];
         packed.load(block, (int)(step * W::STEP_SPANS + k) % W::BLOCK_SPANS, g);
         packed.unpack(s);
-        words.codes(k, codes);
+        signed_codes<W>(words, k, codes);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             constexpr int LAST_SCALE = W::SCALES - 1, LAST_MIN = W::MINS > 0 ? W::MINS - 1 : 0;
@@ -37,7 +42,7 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
             uint32_t four = odd ? codes[2 * h + 1] : codes[2 * h];
 #pragma unroll
             for (int b = 0; b < 4; b++)
-                out[32 * k + 16 * h + b] = scale * (unit * (float)(int8_t)(four >> 8 * b & 0xff) - min);
+                out[32 * k + 16 * h + b] = scale * (unit * code_of<W>(four >> 8 * b & 0xff) - min);
         }
     }
 }
@@ -50,13 +55,20 @@ template <class W> void launch_tiled_embed(const struct tiled_args *a, float sca
 
 template <class W> cudaError_t prepare_tiled(int max_shared_bytes) {
     static const void *const KERNELS[] = {
-        (const void *)vector_kernel<W, 1, true>,     (const void *)vector_kernel<W, 1, false>,
-        (const void *)vector_kernel<W, 2, false>,    (const void *)vector_kernel<W, 4, false>,
-        (const void *)vector_kernel<W, 8, false>,    (const void *)matrix_kernel<W, 128>,
-        (const void *)matrix_kernel<W, MATRIX_COLS>, (const void *)embed_kernel<W>};
-    cudaError_t status = load_kernels(KERNELS);
-    if (status == cudaSuccess) status = prepare_matrix<W, MATRIX_COLS>(max_shared_bytes);
-    return status == cudaSuccess ? prepare_matrix<W, 128>(max_shared_bytes) : status;
+        (const void *)vector_kernel<W, 1>,   (const void *)vector_kernel<W, 2>,
+        (const void *)vector_kernel<W, 4>,   (const void *)vector_kernel<W, 8>,
+        (const void *)matrix_kernel<W, 128>, (const void *)matrix_kernel<W, MATRIX_COLS>,
+        (const void *)embed_kernel<W>};
+    const cudaError_t steps[] = {load_kernels(KERNELS),
+                                 prepare_vector<W, 1>(max_shared_bytes),
+                                 prepare_vector<W, 2>(max_shared_bytes),
+                                 prepare_vector<W, 4>(max_shared_bytes),
+                                 prepare_vector<W, 8>(max_shared_bytes),
+                                 prepare_matrix<W, MATRIX_COLS>(max_shared_bytes),
+                                 prepare_matrix<W, 128>(max_shared_bytes)};
+    for (cudaError_t status : steps)
+        if (status != cudaSuccess) return status;
+    return cudaSuccess;
 }
 
 #define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                          \

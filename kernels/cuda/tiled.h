@@ -4,17 +4,27 @@
 
 #include "kernels/cuda/experts.h"
 
-// out[r] (+)= W * in[r] (+ bias), r < n_in. With experts.ids: row r is a pair, W and bias those of its expert.
-struct tiled_args {
+// One weight and the rows that it makes.
+struct tiled_part {
     const uint8_t *weight;
-    const float *bias; // [n_out] (experts: [n_experts][n_out]) or NULL
-    struct acts in;
+    uint64_t expert_bytes; // from expert to expert
+    const float *bias;     // [n_out] (experts: [n_experts][n_out]) or NULL
     float *out;
-    uint32_t n_out, n_cols, n_in, out_stride; // out_stride: floats from token to token
+    uint32_t n_out, out_stride; // out_stride: floats from token to token
     bool add;
+};
+constexpr int TILED_PARTS_MAX = 3;
+
+// out[r] (+)= W * in[r] (+ bias), r < n_in, for every part. With experts.ids: row r is a pair, W and bias those of its expert.
+// Several parts: vector kernels only.
+struct tiled_args {
+    struct tiled_part parts[TILED_PARTS_MAX];
+    int n_parts;
+    struct acts in;
+    uint32_t n_cols, n_in;
     struct expert_args experts;
-    const int32_t *row_ids;                  // embed only: [n_in]
-    int n_multiprocessors, max_shared_bytes; // of the card
+    const int32_t *row_ids;                              // embed only: [n_in]
+    int n_multiprocessors, max_shared_bytes, capability; // of the card
 };
 
 struct tiled_type {

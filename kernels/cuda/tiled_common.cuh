@@ -33,24 +33,26 @@ template <class W> struct column {
 // Integer sums of 16 rows and 8 columns over a span, apart for each scale.
 template <class W> struct span_sums {
     int c[W::SCALES][4];
-    // The product of a span, or its sum with what is there.
-    __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1, bool add) {
+    __device__ void clear() {
+#pragma unroll
+        for (int h = 0; h < W::SCALES; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[h][i] = SUM_ZERO;
+    }
+    // Adds the product of a span.
+    __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1) {
         if (W::SCALES == 2) {
-            int *second = c[W::SCALES - 1];
-            if (add) {
-                mma_s8_k16_add(c[0], a[0], a[1], b0);
-                mma_s8_k16_add(second, a[2], a[3], b1);
-            } else {
-                mma_s8_k16(c[0], a[0], a[1], b0);
-                mma_s8_k16(second, a[2], a[3], b1);
-            }
-        } else if (add) {
-            mma_s8_k32_add(c[0], a, b0, b1);
+            mma_k16<W::UNSIGNED>(c[0], a[0], a[1], b0);
+            mma_k16<W::UNSIGNED>(c[W::SCALES - 1], a[2], a[3], b1);
         } else {
-            mma_s8_k32(c[0], a, b0, b1);
+            mma_k32<W::UNSIGNED>(c[0], a, b0, b1);
         }
     }
 };
+
+// What turns a scale's sums, read as floats (SUM_ZERO), into scaled numbers: scale * (v - 1.5 * 2^23) is one multiply-add, and exact
+// but for its one rounding, because scales have at most 19 bits, so that the product of theirs with 1.5 * 2^23 is a float.
+__device__ inline float scale_shift(float scale) { return -12582912.0f * scale; }
 
 // y + the weights' part of one row and one input column: `i` is the result's index in the C fragment. Without MINS the mins are
 // subtracted elsewhere.
@@ -58,15 +60,16 @@ template <class W, int MINS = W::MINS>
 __device__ inline float scaled(float y, const span_sums<W> &sums, int i, const float scale[2], const float min[2],
                                const column<W> &c) {
 #pragma unroll
-    for (int h = 0; h < W::SCALES; h++) y = fmaf(sum_value(sums.c[h][i]), scale[h] * c.d, y);
+    for (int h = 0; h < W::SCALES; h++)
+        y = fmaf(fmaf(__int_as_float(sums.c[h][i]), scale[h], scale_shift(scale[h])), c.d, y);
 #pragma unroll
     for (int h = 0; h < MINS; h++) y = fmaf(-min[h], c.sums[h], y);
     return y;
 }
 
-__device__ inline void move_to_expert(tiled_args &a, int expert) {
-    a.weight += (uint64_t)expert * a.experts.weight_bytes;
-    if (a.bias) a.bias += (uint64_t)expert * a.n_out;
+__device__ inline void move_to_expert(tiled_part &p, int expert) {
+    p.weight += (uint64_t)expert * p.expert_bytes;
+    if (p.bias) p.bias += (uint64_t)expert * p.n_out;
 }
 
 #endif

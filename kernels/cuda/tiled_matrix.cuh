@@ -39,35 +39,59 @@ template <class W, int COLS> static inline bool matrix_fits(int n_stages, int ma
     return matrix_shared_bytes<W, COLS>(n_stages) + sizeof(block_rows<COLS>) <= (size_t)max_shared_bytes;
 }
 
-// Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
-template <class W, int COLS>
-__device__ inline void matrix_load(matrix_stage<W, COLS> &to, const tiled_args &a, const block_rows<COLS> &rows,
-                                   uint32_t first_tile, uint32_t last_tile, uint32_t first_span, uint32_t n_spans) {
-    constexpr int THREADS = matrix_threads<COLS>, UNITS = matrix_stage<W, COLS>::TILE_CHUNK / 16;
-    uint32_t row_spans = a.n_cols / 32, n_units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
-    uint32_t tile_units = row_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
-    const uint4 *weight = (const uint4 *)block_of<W>(a.weight, first_span);
+// What a thread copies of every chunk, found once: from chunk to chunk all places move on alike.
+template <class W, int COLS> struct chunk_copies {
+    static constexpr int THREADS = matrix_threads<COLS>, UNITS = matrix_stage<W, COLS>::TILE_CHUNK / 16,
+                         N_WEIGHT = (MATRIX_TILES * UNITS + THREADS - 1) / THREADS,
+                         N_IN = COLS * CHUNK_COLS / 16 / THREADS, N_META = COLS * CHUNK_SPANS / THREADS;
+    uint32_t weight[N_WEIGHT], in[N_IN], meta[N_META]; // in units of a copy: 16, 16 and 8 bytes
+
+    __device__ chunk_copies(const tiled_args &a, const block_rows<COLS> &rows, uint32_t first_tile,
+                            uint32_t last_tile) {
+        uint32_t row_spans = a.n_cols / 32, tile_units = row_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
 #pragma unroll
-    for (int i = 0; i < (MATRIX_TILES * UNITS + THREADS - 1) / THREADS; i++) {
-        uint32_t u = threadIdx.x + i * THREADS, tile = u / UNITS, at = u % UNITS;
-        if (tile < MATRIX_TILES && at < n_units)
-            copy16_async(&to.weight[tile][16 * at],
-                         weight + (uint64_t)min(first_tile + tile, last_tile) * tile_units + at);
-    }
-    const int8_t *in = a.in.q + 32 * first_span;
+        for (int i = 0; i < N_WEIGHT; i++) {
+            uint32_t u = threadIdx.x + i * THREADS;
+            weight[i] = min(first_tile + u / UNITS, last_tile) * tile_units + u % UNITS;
+        }
 #pragma unroll
-    for (int i = 0; i < COLS * CHUNK_COLS / 16 / THREADS; i++) {
-        uint32_t u = threadIdx.x + i * THREADS, row = u / (CHUNK_COLS / 16), at = u % (CHUNK_COLS / 16);
-        if (at < 2 * n_spans) copy16_async(&to.in[row][16 * at], in + (uint64_t)rows.in[row] * a.n_cols + 16 * at);
-    }
-    const act_meta *meta = a.in.meta + first_span;
+        for (int i = 0; i < N_IN; i++) {
+            uint32_t u = threadIdx.x + i * THREADS;
+            in[i] = rows.in[u / (CHUNK_COLS / 16)] * (a.n_cols / 16) + u % (CHUNK_COLS / 16);
+        }
 #pragma unroll
-    for (int i = 0; i < COLS * CHUNK_SPANS / THREADS; i++) {
-        uint32_t u = threadIdx.x + i * THREADS, row = u / CHUNK_SPANS, at = u % CHUNK_SPANS;
-        if (at < n_spans) copy8_async(&to.meta[row][at], meta + (uint64_t)rows.in[row] * row_spans + at);
+        for (int i = 0; i < N_META; i++) {
+            uint32_t u = threadIdx.x + i * THREADS;
+            meta[i] = rows.in[u / CHUNK_SPANS] * row_spans + u % CHUNK_SPANS;
+        }
     }
-    copy_commit();
-}
+
+    // Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
+    __device__ void start(matrix_stage<W, COLS> &to, const uint8_t *weights, const acts &inputs, uint32_t first_span,
+                          uint32_t n_spans) const {
+        uint32_t n_units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
+        const uint4 *weight_from = (const uint4 *)block_of<W>(weights, first_span);
+        const uint4 *in_from = (const uint4 *)(inputs.q + 32 * first_span);
+        const act_meta *meta_from = inputs.meta + first_span;
+#pragma unroll
+        for (int i = 0; i < N_WEIGHT; i++) { // stages hold tiles without gaps
+            uint32_t u = threadIdx.x + i * THREADS;
+            bool there = (i + 1) * THREADS <= MATRIX_TILES * UNITS || u < MATRIX_TILES * UNITS;
+            if (there && u % UNITS < n_units) copy16_async(&to.weight[0][0] + 16 * u, weight_from + weight[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < N_IN; i++) {
+            uint32_t u = threadIdx.x + i * THREADS, row = u / (CHUNK_COLS / 16), at = u % (CHUNK_COLS / 16);
+            if (at < 2 * n_spans) copy16_async(&to.in[row][16 * at], in_from + in[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < N_META; i++) {
+            uint32_t u = threadIdx.x + i * THREADS, row = u / CHUNK_SPANS, at = u % CHUNK_SPANS;
+            if (at < n_spans) copy8_async(&to.meta[row][at], meta_from + meta[i]);
+        }
+        copy_commit();
+    }
+};
 
 // Scales of all rows and columns of a chunk, once for all warps; zeros behind its last span.
 template <class W, int COLS>
@@ -144,7 +168,7 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
         span_scales s[2];
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            words[m].codes(i, codes[m]);
+            signed_codes<W>(words[m], i, codes[m]);
             read_scales<W, COLS>(s[m], sh, at, (2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g);
         }
 #pragma unroll
@@ -154,7 +178,8 @@ __device__ inline void matrix_step(float acc[2][WARP_N_TILES][2][2], const matri
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 span_sums<W> sums;
-                sums.multiply(codes[m], b[n][0], b[n][1], false);
+                sums.clear();
+                sums.multiply(codes[m], b[n][0], b[n][1]);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
                     acc[m][n][k / 2][k % 2] = scaled<W, STEP_MINS<W>>(
@@ -212,24 +237,25 @@ __device__ inline void store_pair(float *y, float2 v, bool second, bool aligned,
 }
 
 template <int COLS>
-__device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_args &a,
+__device__ inline void matrix_store(const float acc[2][WARP_N_TILES][2][2], const tiled_part &part,
                                     const block_rows<COLS> &rows, uint32_t first_tile, int warp_row, int warp_col,
                                     int lane) {
     int g = lane / 4, t = lane % 4;
-    bool aligned = ((uintptr_t)a.out / 4 % 2 | a.out_stride % 2 | a.n_out % 2) == 0;
+    bool aligned = ((uintptr_t)part.out / 4 % 2 | part.out_stride % 2 | part.n_out % 2) == 0;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         uint32_t out_row = (first_tile + 2 * warp_row + m) * ATSI_TILE_ROWS + 2 * g;
-        if (out_row >= a.n_out) continue;
-        bool second = out_row + 1 < a.n_out;
-        float2 bias = make_float2(a.bias ? a.bias[out_row] : 0.0f, a.bias && second ? a.bias[out_row + 1] : 0.0f);
+        if (out_row >= part.n_out) continue;
+        bool second = out_row + 1 < part.n_out;
+        float2 bias =
+            make_float2(part.bias ? part.bias[out_row] : 0.0f, part.bias && second ? part.bias[out_row + 1] : 0.0f);
 #pragma unroll
         for (int n = 0; n < WARP_N_TILES; n++)
 #pragma unroll
             for (int col = 0; col < 2; col++) {
                 uint32_t in = warp_col * WARP_COLS + 8 * n + 2 * t + col;
                 float2 v = make_float2(acc[m][n][0][col] + bias.x, acc[m][n][1][col] + bias.y);
-                if (in < rows.n) store_pair(rows.out[in] + out_row, v, second, aligned, a.add);
+                if (in < rows.n) store_pair(rows.out[in] + out_row, v, second, aligned, part.add);
             }
     }
 }
@@ -241,17 +267,18 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     extern __shared__ __align__(16) uint8_t dynamic[];
     matrix_shared<W, COLS> &sh = *(matrix_shared<W, COLS> *)dynamic;
     __shared__ block_rows<COLS> rows;
-    if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
-    move_to_expert(a, rows.expert);
+    tiled_part part = a.parts[0];
+    if (!choose_rows(rows, a.experts, a.n_in, part.out, part.out_stride, part.n_out)) return;
+    move_to_expert(part, rows.expert);
     constexpr int COL_WARPS = COLS / WARP_COLS;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / COL_WARPS, warp_col = warp % COL_WARPS,
         stage = 0;
-    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (a.n_out - 1) / ATSI_TILE_ROWS,
+    uint32_t first_tile = blockIdx.y * MATRIX_TILES, last_tile = (part.n_out - 1) / ATSI_TILE_ROWS,
              n_spans = a.n_cols / 32;
     float acc[2][WARP_N_TILES][2][2] = {};
+    chunk_copies<W, COLS> copies(a, rows, first_tile, last_tile);
     auto load = [&](int to, uint32_t first) {
-        matrix_load<W, COLS>(sh.stages[to], a, rows, first_tile, last_tile, first,
-                             min((uint32_t)CHUNK_SPANS, n_spans - first));
+        copies.start(sh.stages[to], part.weight, a.in, first, min((uint32_t)CHUNK_SPANS, n_spans - first));
     };
     load(0, 0);
     for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {
@@ -273,12 +300,12 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
             load(0, next);
         }
     }
-    matrix_store<COLS>(acc, a, rows, first_tile, warp_row, warp_col, lane);
+    matrix_store<COLS>(acc, part, rows, first_tile, warp_row, warp_col, lane);
 }
 
 template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t stream) {
     int n_stages = matrix_fits<W, COLS>(2, a.max_shared_bytes) ? 2 : 1;
-    dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.n_out, MATRIX_ROWS));
+    dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.parts[0].n_out, MATRIX_ROWS));
     launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages),
                        stream, a, n_stages);
 }
@@ -286,7 +313,7 @@ template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t s
 // Blocks of 128 input rows move fewest bytes, but one takes a whole multiprocessor: they pay when their last turn of the card is
 // not mostly empty. Blocks of 64 go two by two, and waste less of an expert's rows.
 template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
-    uint32_t n_wide = ceil_div(a->n_in, 128) * ceil_div(a->n_out, MATRIX_ROWS),
+    uint32_t n_wide = ceil_div(a->n_in, 128) * ceil_div(a->parts[0].n_out, MATRIX_ROWS),
              n_slots = (uint32_t)a->n_multiprocessors;
     bool filled = 4 * n_wide >= 3 * ceil_div(n_wide, n_slots) * n_slots;
     bool wide = !a->experts.ids && a->n_in > MATRIX_COLS && filled && matrix_fits<W, 128>(1, a->max_shared_bytes);

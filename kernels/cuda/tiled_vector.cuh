@@ -4,6 +4,10 @@
 // for input row n / SHARE and span n % SHARE of a set of SHARE = 8 / N_IN spans, and the instruction for span s of the set
 // gets zeros in all columns but those of span s. So its sums come out apart, every lane has its own to scale, and a group of 8
 // spans is scaled N_IN times instead of 8 times.
+//
+// Weights stream through shared memory, every warp with a ring of its own: copies of whole groups, 16 bytes a lane, run a few
+// groups ahead across the tiles that the block computes one after the other. So reads are whole cache lines from wherever the
+// weights lie (the card's memory or the host's, mapped), and take no registers.
 #ifndef ATSI_KERNELS_CUDA_TILED_VECTOR_CUH
 #define ATSI_KERNELS_CUDA_TILED_VECTOR_CUH
 
@@ -11,60 +15,130 @@
 
 constexpr int GROUP_SPANS = 8, VECTOR_WARPS_MAX = 16;
 
-// A lane's weights of one group of 8 spans: words, and scales of spans 2t and 2t + 1. A last group may be cut short, where blocks are
-// of one span: then the last span is repeated, and the inputs count as zeros.
-template <class W> struct group_weights {
-    typename W::words words[GROUP_SPANS / W::STEP_SPANS];
-    typename W::packed_scales scales[2];
+// Groups in a warp's ring: two where copies run beside the computation.
+static inline int vector_stages(int capability) { return capability >= 80 ? 2 : 1; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int VECTOR_STAGES = 1;
+#else
+constexpr int VECTOR_STAGES = 2; // on the device
+#endif
 
-    __device__ void load(const uint8_t *tile, uint32_t first, uint32_t n_spans, int g, int t) {
-#pragma unroll
-        for (int i = 0; i < GROUP_SPANS / W::STEP_SPANS; i++) {
-            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + i, n_spans - 1) : first + i * W::STEP_SPANS;
-            words[i].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : i, g, t);
-        }
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            uint32_t span = W::BLOCK_SPANS == 1 ? min(first + 2 * t + c, n_spans - 1) : first + 2 * t + c;
-            scales[c].load(block_of<W>(tile, span), W::BLOCK_SPANS == 1 ? 0 : 2 * t + c, g);
-        }
+// Bytes of 8 spans of a tile.
+template <class W> constexpr int GROUP_BYTES = W::TILE_BYTES *(GROUP_SPANS / W::BLOCK_SPANS);
+
+// Tiles are numbered through all parts. The tile's part; `tile` becomes its number there.
+__device__ inline const tiled_part &part_of(const tiled_args &a, uint32_t &tile) {
+    int p = 0;
+    for (uint32_t n; p + 1 < a.n_parts && tile >= (n = (a.parts[p].n_out + ATSI_TILE_ROWS - 1) / ATSI_TILE_ROWS); p++)
+        tile -= n;
+    return a.parts[p];
+}
+static inline uint32_t n_tiles_of(const tiled_args &a) {
+    uint32_t n = 0;
+    for (int p = 0; p < a.n_parts; p++) n += ceil_div(a.parts[p].n_out, ATSI_TILE_ROWS);
+    return n;
+}
+
+// The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
+template <class W> struct group_stream {
+    const uint8_t *at; // the next group, this lane's first 16 bytes of it
+    uint32_t group, tile;
+    int expert;
+    __device__ void to_tile(const tiled_args &a, uint32_t first_group) {
+        uint32_t tile_of_part = tile;
+        const tiled_part &part = part_of(a, tile_of_part);
+        group = first_group;
+        at = part.weight + expert * part.expert_bytes +
+             (uint64_t)tile_of_part * (a.n_cols / (32 * W::BLOCK_SPANS)) * W::TILE_BYTES + group * GROUP_BYTES<W> +
+             16 * (threadIdx.x % WARP);
     }
-
-    // The sums of SHARE spans from `first` on (within the group); b: the lane's input codes.
-    template <int SHARE> __device__ void multiply(span_sums<W> &sums, int first, const uint32_t b[2], int g) const {
+    // Starts copying the next group to a warp's stage, if there is one; spans behind the row's end count as zeros.
+    __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, uint32_t n_tiles) {
+        constexpr int UNITS = GROUP_BYTES<W> / 16;
+        int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+        if (tile < n_tiles) {
+            uint32_t n_spans = a.n_cols / 32 - group * GROUP_SPANS;
+            stage += 16 * lane;
+            if (W::BLOCK_SPANS == GROUP_SPANS || n_spans >= GROUP_SPANS) {
 #pragma unroll
-        for (int s = 0; s < SHARE; s++) {
-            int i = first + s;
-            uint32_t codes[4];
-            words[i / W::STEP_SPANS].codes(i % W::STEP_SPANS, codes);
-            bool mine = SHARE == 1 || g % SHARE == s;
-            sums.multiply(codes, mine ? b[0] : 0, mine ? b[1] : 0, s > 0);
+                for (int u = 0; u < UNITS; u += WARP)
+                    if (u + WARP <= UNITS || u + lane < UNITS) copy16_async(stage + 16 * u, at + 16 * u);
+            } else {
+#pragma unroll 1
+                for (int u = 0; u + lane < UNITS; u += WARP) {
+                    if (u + lane < (int)n_spans * (W::TILE_BYTES / 16))
+                        copy16_async(stage + 16 * u, at + 16 * u);
+                    else
+                        *(uint4 *)(stage + 16 * u) = make_uint4(0, 0, 0, 0);
+                }
+            }
+            group += n_warps;
+            at += n_warps * GROUP_BYTES<W>;
+            if (group >= n_groups) {
+                tile += gridDim.x;
+                if (tile < n_tiles) to_tile(a, warp);
+            }
         }
+        copy_commit();
     }
 };
 
-// The input codes and records that a lane needs for one set of spans.
+// The input codes and records of one set of spans that a lane needs: the words of column g, the records of columns 2t and 2t + 1.
 template <class W, int N_IN> struct set_inputs {
     static constexpr int SHARE = GROUP_SPANS / N_IN;
     uint32_t b[2];
-    act_meta meta[2];
+    int2 meta[2]; // struct act_meta: d and the two sums
 
-    // first: the set's first span. Spans behind the last one count as zeros.
-    __device__ void load(const tiled_args &a, uint32_t in_row, uint32_t first, uint32_t n_spans, int g, int t) {
-        uint32_t last_in = a.n_in - 1, last = n_spans - 1, b_span = first + g % SHARE;
-        const int8_t *codes = a.in.q + (uint64_t)(in_row + min((uint32_t)(g / SHARE), last_in)) * a.n_cols +
-                              32 * min(b_span, last) + 4 * t;
-        b[0] = *(const uint32_t *)codes;
-        b[1] = *(const uint32_t *)(codes + 16);
-        if (b_span > last) b[0] = b[1] = 0;
+    // codes, meta: rows of this lane's columns; first: the set's first span, n_left: spans from there to the row's end.
+    __device__ void load(const int8_t *codes, const act_meta *const meta_rows[2], uint32_t first, uint32_t n_left,
+                         int g, int t) {
+        uint32_t b_span = g % SHARE, at[2] = {2u * t % SHARE, (2u * t + 1) % SHARE};
+        bool whole = W::BLOCK_SPANS == GROUP_SPANS || n_left >= SHARE, none = !whole && b_span >= n_left;
+        if (!whole) b_span = none ? 0 : b_span;
+        const int8_t *from = codes + 32 * (uint64_t)(first + b_span);
+        b[0] = *(const uint32_t *)from;
+        b[1] = *(const uint32_t *)(from + 16);
+        if (none) b[0] = b[1] = 0;
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            uint32_t span = first + (2 * t + c) % SHARE, in = in_row + min((uint32_t)((2 * t + c) / SHARE), last_in);
-            meta[c] = a.in.meta[(uint64_t)in * n_spans + min(span, last)];
-            if (span > last) meta[c].sum[0] = meta[c].sum[1] = 0;
+            bool there = whole || at[c] < n_left;
+            meta[c] = there ? *(const int2 *)(meta_rows[c] + first + at[c]) : make_int2(0, 0);
+        }
+        if (W::HALVES) {
+            uint32_t low = __byte_perm(b[0], b[1], 0x5140), high = __byte_perm(b[0], b[1], 0x7362);
+            b[0] = low;
+            b[1] = high;
         }
     }
 };
+
+// first * the sum of codes 0..15 + second * that of codes 16..31 + start, for packed sums of a record.
+__device__ inline int weigh_sums(int sums, int first, int second, int start) {
+    return __dp2a_lo(sums, (first & 0xff) | (second & 0xff) << 8, start);
+}
+
+// Sums begin at less than zero by what the codes' offsets will add. span: of column c, within a step.
+template <class W> __device__ inline void start_sums(span_sums<W> &sums, const int2 meta[2], const int span[2]) {
+#pragma unroll
+    for (int h = 0; h < W::SCALES; h++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int start = SUM_ZERO, offset = W::offset(span[c]);
+            if (W::offset(0) != 0)
+                start = weigh_sums(meta[c].y, W::SCALES == 1 || h == 0 ? -offset : 0,
+                                   W::SCALES == 1 || h == 1 ? -offset : 0, SUM_ZERO);
+            sums.c[h][c] = sums.c[h][2 + c] = start;
+        }
+}
+
+template <class W> __device__ inline column<W> column_of(int2 meta) {
+    column<W> c;
+    c.d = __int_as_float(meta.x);
+#pragma unroll
+    for (int h = 0; h < W::MINS; h++)
+        c.sums[h] = c.d * sum_value(weigh_sums(meta.y, W::MINS == 1 || h == 0, W::MINS == 1 || h == 1, SUM_ZERO));
+    return c;
+}
 
 // Scales of the span whose sums stand in the lane's column c of set q: they were unpacked by lane `span / 2` of the row's four.
 template <class W, int N_IN>
@@ -84,72 +158,108 @@ __device__ inline span_scales scales_of(const span_scales unpacked[2], int q, in
     return s;
 }
 
-// acc[row][column] += a group's part; the two columns are of one input row unless there are 8.
+// What a lane keeps in registers from group to group.
+template <class W, int N_IN> struct lane_constants {
+    static constexpr int SHARE = GROUP_SPANS / N_IN;
+    uint32_t mine[SHARE]; // 1 where the lane's column g stands for span s of a set, else 0
+    decltype(W::table(0)) table;
+    __device__ lane_constants(const tiled_args &a, int g) : table(W::table(a.n_cols % 32)) {
+#pragma unroll
+        for (int s = 0; s < SHARE; s++) {
+            mine[s] = g % SHARE == s;
+            asm(""
+                : "+r"(
+                    mine[s])); // known to be a condition it would select instead of multiply, on the pipe that is full
+        }
+    }
+};
+
+// Adds the products of set q of a group to sums.
 template <class W, int N_IN>
-__device__ inline void multiply_set(float acc[2][2], const group_weights<W> &weights, const span_scales unpacked[2],
-                                    const set_inputs<W, N_IN> &in, int q, int g, int t) {
+__device__ inline void multiply_set(span_sums<W> &sums, const uint8_t *stage, int q, const uint32_t b[2],
+                                    const lane_constants<W, N_IN> &lane, int g, int t) {
     constexpr int SHARE = GROUP_SPANS / N_IN;
-    span_sums<W> sums;
-    weights.template multiply<SHARE>(sums, q * SHARE, in.b, g);
-    span_scales s = scales_of<W, N_IN>(unpacked, q, 0, t);
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-        if (c == 1 && SHARE > 1) s = scales_of<W, N_IN>(unpacked, q, 1, t);
-        column<W> input;
-        input.set(in.meta[c]);
-#pragma unroll
-        for (int row = 0; row < 2; row++)
-            acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
+    for (int s = 0; s < SHARE; s++) {
+        int span = q * SHARE + s, in_block = span % W::BLOCK_SPANS;
+        typename W::words words;
+        words.load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, in_block / W::STEP_SPANS, g, t);
+        uint32_t codes[4], b0 = SHARE == 1 ? b[0] : b[0] * lane.mine[s], b1 = SHARE == 1 ? b[1] : b[1] * lane.mine[s];
+        if constexpr (W::HALVES) {
+            uint32_t others[4];
+            words.halves(in_block % W::STEP_SPANS, lane.table, codes, others);
+            sums.multiply(others, b0, b1);
+        } else {
+            words.codes(in_block % W::STEP_SPANS, codes);
+        }
+        sums.multiply(codes, b0, b1);
     }
 }
 
-// A block computes one tile of 16 weight rows, its warps shares of the columns. x: tile, y: pair (experts). N_IN: 1, 2, 4 or 8;
-// input rows behind a.n_in repeat the last and are not written. AHEAD: weights of the next group are loaded before this one is
-// multiplied, for matrices through which a warp streams for long; else more warps fit and hide the latency.
-template <class W, int N_IN, bool AHEAD>
-__global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, N_IN == 1 && !AHEAD ? 2 : 1) vector_kernel(tiled_args a) {
-    constexpr int SHARE = GROUP_SPANS / N_IN;
-    __shared__ float partial[VECTOR_WARPS_MAX][ATSI_TILE_ROWS * N_IN];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
-    uint32_t n_spans = a.n_cols / 32, in_row = 0, pair = blockIdx.y;
-    start_successor();
-    if (a.experts.ids) {
-        wait_for_predecessor();
-        int expert = expert_of(a.experts, pair);
-        if (expert < 0) return;
-        move_to_expert(a, expert);
-        in_row = pair / a.experts.in_divisor;
-        a.out = out_of_pair(a.experts, pair, a.out, a.out_stride, a.n_out);
-    }
-    const uint8_t *tile = a.weight + (uint64_t)blockIdx.x * (n_spans / W::BLOCK_SPANS) * W::TILE_BYTES;
-    uint32_t n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, group = warp;
-    float acc[2][2] = {};
-    group_weights<W> now, next;
-    now.load(tile, group * GROUP_SPANS, n_spans, g,
-             t); // no warp is without a group; weights do not depend on other kernels
-    wait_for_predecessor();
-    while (true) {
-        uint32_t after = group + n_warps;
-        if (AHEAD && after < n_groups) next.load(tile, after * GROUP_SPANS, n_spans, g, t);
-        span_scales unpacked[2];
-        now.scales[0].unpack(unpacked[0]);
-        now.scales[1].unpack(unpacked[1]);
+// Where a lane's columns find their input rows.
+template <int N_IN> struct lane_rows {
+    const int8_t *codes;
+    const act_meta *meta[2];
+    __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
+        constexpr int SHARE = GROUP_SPANS / N_IN;
+        uint32_t n_spans = a.n_cols / 32, last = a.n_in - 1;
+        codes = a.in.q + (uint64_t)(in_row + (N_IN == 1 ? 0 : min((uint32_t)(g / SHARE), last))) * a.n_cols + 4 * t;
 #pragma unroll
-        for (int q = 0; q < N_IN; q++) {
-            set_inputs<W, N_IN> in;
-            in.load(a, in_row, group * GROUP_SPANS + q * SHARE, n_spans, g, t);
-            multiply_set<W, N_IN>(acc, now, unpacked, in, q, g, t);
+        for (int c = 0; c < 2; c++) {
+            uint32_t in = in_row + (N_IN == 1 ? 0 : min((uint32_t)((2 * t + c) / SHARE), last));
+            meta[c] = a.in.meta + (uint64_t)in * n_spans;
         }
-        group = after;
-        if (group >= n_groups) break;
-        if (AHEAD)
-            now = next;
-        else
-            now.load(tile, group * GROUP_SPANS, n_spans, g, t);
     }
+};
+
+// acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
+// there are 8.
+template <class W, int N_IN>
+__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<N_IN> &rows,
+                                      uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
+                                      int t) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    set_inputs<W, N_IN> in;
+    in.load(rows.codes, rows.meta, first, n_left, g, t);
+    copy_wait<VECTOR_STAGES - 1>();
+    __syncwarp(); // every lane's part of the group is there
+    span_scales unpacked[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        typename W::packed_scales packed;
+        int span = 2 * t + c;
+        packed.load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, span % W::BLOCK_SPANS, g);
+        packed.unpack(unpacked[c]);
+    }
+#pragma unroll
+    for (int q = 0; q < N_IN; q++) {
+        if (q > 0) in.load(rows.codes, rows.meta, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
+        span_sums<W> sums;
+        const int spans[2] = {(q * SHARE + 2 * t % SHARE) % W::STEP_SPANS,
+                              (q * SHARE + (2 * t + 1) % SHARE) % W::STEP_SPANS};
+        start_sums<W>(sums, in.meta, spans);
+        multiply_set<W, N_IN>(sums, stage, q, in.b, lane, g, t);
+        span_scales s = scales_of<W, N_IN>(unpacked, q, 0, t);
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            if (c == 1 && SHARE > 1) s = scales_of<W, N_IN>(unpacked, q, 1, t);
+            column<W> input = column_of<W>(in.meta[c]);
+#pragma unroll
+            for (int row = 0; row < 2; row++)
+                acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
+        }
+    }
+}
+
+// The sums of a block's warps for one tile, through shared memory (`partial`: a float for each warp, row and input).
+template <int N_IN>
+__device__ inline void store_tile(const float acc[2][2], float *partial, const tiled_args &a, uint32_t tile,
+                                  int expert) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float *out = &partial[warp][(2 * g + row) * N_IN];
+        float *out = partial + (warp * ATSI_TILE_ROWS + 2 * g + row) * N_IN;
         if (SHARE == 1) {
             out[2 * t] = acc[row][0];
             out[2 * t + (N_IN > 1 ? 1 : 0)] = acc[row][1];
@@ -159,68 +269,124 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, N_IN == 1 && !AHEAD ? 
         }
     }
     __syncthreads();
+    const tiled_part &part = part_of(a, tile);
     for (int i = threadIdx.x; i < ATSI_TILE_ROWS * N_IN; i += blockDim.x) {
-        uint32_t row = blockIdx.x * ATSI_TILE_ROWS + i / N_IN, in = i % N_IN;
-        if (row >= a.n_out || in >= a.n_in) continue;
+        uint32_t row = tile * ATSI_TILE_ROWS + i / N_IN, in = i % N_IN;
+        if (row >= part.n_out || in >= a.n_in) continue;
         float sum = 0.0f;
-        for (int w = 0; w < n_warps; w++) sum += partial[w][i];
-        if (a.bias) sum += a.bias[row];
-        float *y = a.out + (uint64_t)in * a.out_stride + row;
-        *y = a.add ? *y + sum : sum;
+        for (int w = 0; w < n_warps; w++) sum += partial[w * ATSI_TILE_ROWS * N_IN + i];
+        if (part.bias) sum += part.bias[(uint64_t)expert * part.n_out + row];
+        float *out = a.experts.ids ? out_of_pair(a.experts, blockIdx.y, part.out, part.out_stride, part.n_out)
+                                   : part.out + (uint64_t)in * part.out_stride;
+        out[row] = part.add ? out[row] + sum : sum;
     }
 }
 
-// Warps that a multiprocessor's registers hold (64 Ki of them from compute capability 7.5 on, given out in eights a thread).
-static inline int warps_by_registers(const void *kernel) {
-    struct cudaFuncAttributes attributes = {};
-    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) return VECTOR_WARPS_MAX; // the launch will say why
-    int n = 65536 / WARP / ((attributes.numRegs + 7) / 8 * 8);
-    return n < VECTOR_WARPS_MAX ? VECTOR_WARPS_MAX : n;
+// A block computes tiles blockIdx.x, blockIdx.x + gridDim.x, ... of n_tiles in all parts, its warps shares of the columns. y: pair
+// (experts). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
+template <class W, int N_IN>
+__global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
+    vector_kernel(const __grid_constant__ tiled_args a, uint32_t n_tiles) {
+    extern __shared__ __align__(16) uint8_t dynamic[];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
+    uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
+    group_stream<W> stream;
+    stream.expert = 0;
+    start_successor();
+    if (a.experts.ids) {
+        wait_for_predecessor();
+        stream.expert = expert_of(a.experts, blockIdx.y);
+        if (stream.expert < 0) return;
+        in_row = blockIdx.y / a.experts.in_divisor;
+    }
+    constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
+    uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
+    float *partial = (float *)(dynamic + n_warps * RING_BYTES);
+    stream.tile = blockIdx.x;
+    stream.to_tile(a, warp); // no warp is without a group
+#pragma unroll 1
+    for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
+    wait_for_predecessor();
+    lane_rows<N_IN> rows(a, in_row, g, t);
+    lane_constants<W, N_IN> constants(a, g);
+    int buffer = 0;
+    for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        float acc[2][2] = {};
+        for (uint32_t group = warp; group < n_groups; group += n_warps) {
+            uint32_t first = group * GROUP_SPANS;
+            multiply_group<W, N_IN>(acc, stage, rows, first, n_spans - first, constants, g, t);
+            __syncwarp(); // no lane reads the stage any more
+            stream.copy_next(stage, a, n_groups, n_tiles);
+            stage += GROUP_BYTES<W>;
+            if (stage == ring_end) stage = ring;
+        }
+        store_tile<N_IN>(acc, partial + buffer * n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.expert);
+        buffer ^= 1; // the next tile's sums may be written while these are read
+    }
 }
 
-// The number of warps a tile that needs the fewest turns of the card: every warp of a block takes `turns` groups, about one more for
-// its start and the sum over warps; n_resident warps fit on a multiprocessor.
-static inline int vector_warps(int n_groups, int n_tiles, int n_multiprocessors, int n_resident) {
-    int most = n_groups < VECTOR_WARPS_MAX ? n_groups : VECTOR_WARPS_MAX, best = 1;
+template <class W, int N_IN> static inline size_t vector_shared_bytes(int n_warps, int n_stages) {
+    return (size_t)n_warps * (n_stages * GROUP_BYTES<W> + 2 * ATSI_TILE_ROWS * N_IN * sizeof(float));
+}
+
+// How the blocks of one launch are cut: warps of a block, and blocks of a multiprocessor at a time.
+struct vector_shape {
+    int n_warps, n_resident;
+};
+
+// The number of warps a tile that needs the fewest turns of the card: every warp takes `turns` groups of each tile, about one more for
+// the sum over warps.
+template <class W, int N_IN>
+static inline vector_shape vector_shape_of(uint32_t n_groups, uint32_t n_tiles, const tiled_args &a) {
+    constexpr int WARPS_RESIDENT = 32, BLOCK_RESERVE = 1024,
+                  BLOCKS_MAX = 16; // of a multiprocessor; bytes the system takes
+    int n_stages = vector_stages(a.capability);
+    vector_shape best = {};
     int64_t best_cost = INT64_MAX;
-    for (int n = 1; n <= most; n++) {
-        int n_slots = n_multiprocessors * (n_resident / n), turns = (n_groups + n - 1) / n;
-        int64_t cost = (int64_t)((n_tiles + n_slots - 1) / n_slots) * (turns + 1);
+    for (int n = 1; n <= VECTOR_WARPS_MAX && n <= (int)n_groups; n++) {
+        int fit = (int)((size_t)(a.max_shared_bytes + BLOCK_RESERVE) /
+                        (vector_shared_bytes<W, N_IN>(n, n_stages) + BLOCK_RESERVE));
+        int n_resident = WARPS_RESIDENT / n < fit ? WARPS_RESIDENT / n : fit;
+        if (n_resident > BLOCKS_MAX) n_resident = BLOCKS_MAX;
+        if (n_resident < 1) break;
+        int64_t n_slots = (int64_t)a.n_multiprocessors * n_resident, turns = (n_groups + n - 1) / n;
+        int64_t cost = (n_tiles + n_slots - 1) / n_slots * (turns + 1);
         if (cost < best_cost) {
-            best = n;
+            best.n_warps = n;
+            best.n_resident = n_resident;
             best_cost = cost;
         }
     }
     return best;
 }
 
-template <class W, int N_IN, bool AHEAD> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
-    uint32_t n_tiles = ceil_div(a.n_out, ATSI_TILE_ROWS);
-    int n_groups = (int)ceil_div(a.n_cols / 32, GROUP_SPANS);
-    int n_warps = vector_warps(n_groups, (int)(n_tiles * n_pairs), a.n_multiprocessors,
-                               warps_by_registers((const void *)vector_kernel<W, N_IN, AHEAD>));
-    launch_overlapping(vector_kernel<W, N_IN, AHEAD>, dim3(n_tiles, n_pairs), n_warps * WARP, 0, stream, a);
+template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
+    uint32_t n_tiles = n_tiles_of(a), n_groups = ceil_div(a.n_cols / 32, GROUP_SPANS);
+    vector_shape shape = vector_shape_of<W, N_IN>(n_groups, n_tiles * n_pairs, a);
+    uint32_t n_blocks = ceil_div((uint32_t)(shape.n_resident * a.n_multiprocessors), n_pairs);
+    if (n_blocks > n_tiles) n_blocks = n_tiles;
+    launch_overlapping(vector_kernel<W, N_IN>, dim3(n_blocks, n_pairs), shape.n_warps * WARP,
+                       vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a, n_tiles);
 }
 
 template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t stream) {
-    constexpr uint32_t LONG_GROUPS = 24 * 16; // groups a multiprocessor from which 16 warps that load ahead win
-    uint64_t n_groups = (uint64_t)ceil_div(a->n_cols / 32, GROUP_SPANS) * ceil_div(a->n_out, ATSI_TILE_ROWS);
     if (a->experts.ids) {
         struct tiled_args one = *a;
         one.n_in = 1;
-        run_vector<W, 1, false>(one, a->n_in, stream);
+        run_vector<W, 1>(one, a->n_in, stream);
     } else if (a->n_in == 1) {
-        if (n_groups >= (uint64_t)LONG_GROUPS * a->n_multiprocessors)
-            run_vector<W, 1, true>(*a, 1, stream);
-        else
-            run_vector<W, 1, false>(*a, 1, stream);
+        run_vector<W, 1>(*a, 1, stream);
     } else if (a->n_in == 2) {
-        run_vector<W, 2, false>(*a, 1, stream);
+        run_vector<W, 2>(*a, 1, stream);
     } else if (a->n_in <= 4) {
-        run_vector<W, 4, false>(*a, 1, stream);
+        run_vector<W, 4>(*a, 1, stream);
     } else {
-        run_vector<W, 8, false>(*a, 1, stream);
+        run_vector<W, 8>(*a, 1, stream);
     }
+}
+
+template <class W, int N_IN> cudaError_t prepare_vector(int max_shared_bytes) {
+    return cudaFuncSetAttribute(vector_kernel<W, N_IN>, cudaFuncAttributeMaxDynamicSharedMemorySize, max_shared_bytes);
 }
 
 #endif

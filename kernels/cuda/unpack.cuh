@@ -7,10 +7,14 @@
 //   W::DTYPE, W::TILE_BYTES, W::BLOCK_SPANS   spans of 32 columns in a block of the layout
 //   W::STEP_SPANS                             consecutive spans that share words: a step; steps do not cross blocks
 //   W::SCALES, W::MINS                        scales (1 or 2) and mins (0, 1 or 2) of a row in a span
+//   W::offset(i)                              what is added to the codes of the i-th span of a step, so that none is negative
+//   W::UNSIGNED                               codes are bytes up to 255, not int8
 //   W::words                                  registers of one step's words
 //     load(block, step, g, t)                 step: within the block
-//     codes(i, a)                             the i-th span of the step (i a constant after unrolling): int8 codes, rows 2g and
-//                                             2g + 1 of columns 4t.., then of columns 16+4t..
+//     codes(i, a)                             the i-th span of the step (i a constant after unrolling): codes plus offset(i), rows 2g
+//                                             and 2g + 1 of columns 4t.., then of columns 16+4t..
+//     halves(i, table, a, b)                  where W::HALVES: two operands whose sum is codes(i), cheaper than their sum, from
+//                                             W::table(0); the lane's columns in the order 4t, 16+4t, 4t+1, 16+4t+1 and 4t+2, 16+4t+2, 4t+3, 16+4t+3
 //   W::packed_scales                          registers of one span's scales of rows 2g and 2g + 1
 //     load(block, span, g)                    span: within the block
 //     unpack(s)
@@ -28,6 +32,14 @@ struct span_scales {
     float scale[2][2], min[2][2];
 };
 
+// What most types share.
+struct plain_codes {
+    __host__ __device__ static constexpr int offset(int) { return 0; }
+    static constexpr bool UNSIGNED = false, HALVES = false;
+    struct no_table {};
+    __device__ static no_table table(uint32_t) { return {}; }
+};
+
 // 64 bytes: one word of each of 16 rows.
 __device__ inline uint2 word_pair(const uint8_t *part, int k, int g) { return *(const uint2 *)(part + 64 * k + 8 * g); }
 // Entries of a byte or half array [..][16 rows] of rows 2g (low) and 2g + 1 (high).
@@ -38,10 +50,6 @@ __device__ inline __half2 half_pair(const uint8_t *part, int g) { return *(const
 
 __device__ inline uint32_t low_nibbles(uint32_t w) { return w & 0x0f0f0f0fu; }
 __device__ inline uint32_t high_nibbles(uint32_t w) { return w >> 4 & 0x0f0f0f0fu; }
-// Bytes of unsigned codes below 128 minus n (as int8). No borrow crosses a byte: bit 7 is set first and flipped back.
-__device__ inline uint32_t bytes_minus(uint32_t w, uint32_t n) {
-    return ((w | 0x80808080u) - n * 0x01010101u) ^ 0x80808080u;
-}
 
 // Words of 32 columns in nibbles of 4 words: low nibbles are columns 0..15, high ones 16..31.
 struct nibble_words {
@@ -63,16 +71,20 @@ struct fifth_bits {
         planes = make_uint2(p.x >> t, p.y >> t);
     }
     __device__ void add(uint32_t a[4]) const {
-        a[0] |= (planes.x & 0x01010101u) << 4;
-        a[1] |= (planes.y & 0x01010101u) << 4;
+        a[0] |= planes.x << 4 & 0x10101010u;
+        a[1] |= planes.y << 4 & 0x10101010u;
         a[2] |= planes.x & 0x10101010u;
         a[3] |= planes.y & 0x10101010u;
     }
 };
 
-__device__ inline void all_minus(uint32_t a[4], uint32_t n) {
+// Codes without their offset. No borrow crosses a byte: bit 7 is set first and flipped back.
+template <class W> __device__ inline void signed_codes(const typename W::words &words, int i, uint32_t a[4]) {
+    words.codes(i, a);
+    if constexpr (W::offset(0) != 0) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = bytes_minus(a[i], n);
+        for (int k = 0; k < 4; k++) a[k] = ((a[k] | 0x80808080u) - W::offset(i) * 0x01010101u) ^ 0x80808080u;
+    }
 }
 
 // Values of eight 4-bit codes from a table of 16 bytes in four words: `low` those of the low nibbles.
@@ -100,10 +112,53 @@ __device__ inline void look_up_pair(const table16 &table, uint2 w, uint32_t a[4]
     look_up(table, w.y, a[1], a[3]);
 }
 
+// prmt as the hardware has it: bit 3 of a selector's nibble asks for the selected byte's sign, eight times.
+__device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selector) {
+    uint32_t out;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+    return out;
+}
+// The same tables as sums of two that an instruction each looks up: codes below 8 find their value in the first and signs of
+// entries in the second, the other codes the reverse; the values are chosen so that these signs, 0 or -1, cancel out.
+struct split_table {
+    uint32_t low[2], high[2];
+};
+// zero: 0 that the compiler cannot know, or it would load the words anew for every look-up.
+__device__ inline split_table iq4_split(uint32_t zero) {
+    return {{0xbfad9881u | zero, 0xf6eaddcfu | zero}, {0x271a0e02u | zero, 0x725a4636u | zero}};
+}
+__device__ inline split_table fp4_split(uint32_t zero) {
+    return {{0x04030200u | zero, 0x0d090705u | zero}, {0xfdfeff00u | zero, 0xf4f8fafcu | zero}};
+}
+
+// Nibbles in their own order: operands 0 and 1 those of the words' low halves, 2 and 3 of the high halves.
+__device__ inline void look_up_halves(const split_table &table, uint2 w, uint32_t a[4], uint32_t b[4]) {
+    const uint32_t codes[4] = {w.x, w.y, w.x >> 16, w.y >> 16};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        a[k] = permute(table.low[0], table.low[1], codes[k]);
+        b[k] = permute(table.high[0], table.high[1], codes[k] ^ 0x8888u);
+    }
+}
+
+// 2^23 + a field of a packed word, as a float put together from bits. The field counts from where it stands.
+__device__ inline float field_of(uint32_t word, uint32_t mask) {
+    uint32_t bits;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(word), "r"(mask), "r"(0x4b000000u)); // word & mask | 2^23
+    return __uint_as_float(bits);
+}
+// Fields times a unit: a multiply-add takes 2^23 units off again, exact but for one rounding, because units are half floats times a power
+// of two.
+struct field_unit {
+    float unit, shift;
+    __device__ field_unit(float unit) : unit(unit), shift(-8388608.0f * unit) {}
+    __device__ float times(uint32_t word, uint32_t mask) const { return fmaf(field_of(word, mask), unit, shift); }
+};
+
 // ---- 32-column blocks -----------------------------------------------------------------------------------------------------
 
 // One half-float scale a row at the block's start.
-struct scale_only {
+struct scale_only : plain_codes {
     static constexpr int BLOCK_SPANS = 1, STEP_SPANS = 1, SCALES = 1, MINS = 0;
     struct packed_scales {
         __half2 d;
@@ -117,7 +172,7 @@ struct scale_only {
 };
 
 // A half-float scale and a half-float that is added: 16 of each.
-struct scale_and_offset {
+struct scale_and_offset : plain_codes {
     static constexpr int BLOCK_SPANS = 1, STEP_SPANS = 1, SCALES = 1, MINS = 1;
     struct packed_scales {
         __half2 d, m;
@@ -157,13 +212,11 @@ struct weight_q8_0 : scale_only {
 struct weight_q4_0 : scale_only {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q4_0;
     static constexpr int TILE_BYTES = ATSI_TILE_Q4_0_BYTES;
+    __host__ __device__ static constexpr int offset(int) { return 8; }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int, int g, int t) { q.load(block + ATSI_TILE_Q4_0_QS, g, t); }
-        __device__ void codes(int, uint32_t a[4]) const {
-            q.codes(a);
-            all_minus(a, 8);
-        }
+        __device__ void codes(int, uint32_t a[4]) const { q.codes(a); }
     };
 };
 
@@ -180,6 +233,7 @@ struct weight_q4_1 : scale_and_offset {
 struct weight_q5_0 : scale_only {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q5_0;
     static constexpr int TILE_BYTES = ATSI_TILE_Q5_0_BYTES;
+    __host__ __device__ static constexpr int offset(int) { return 16; }
     struct words {
         nibble_words q;
         fifth_bits top;
@@ -190,7 +244,6 @@ struct weight_q5_0 : scale_only {
         __device__ void codes(int, uint32_t a[4]) const {
             q.codes(a);
             top.add(a);
-            all_minus(a, 16);
         }
     };
 };
@@ -215,25 +268,35 @@ struct weight_q5_1 : scale_and_offset {
 struct weight_iq4_nl : scale_only {
     static constexpr enum atsi_dtype DTYPE = ATSI_IQ4_NL;
     static constexpr int TILE_BYTES = ATSI_TILE_IQ4_NL_BYTES;
+    static constexpr bool HALVES = true;
+    __device__ static split_table table(uint32_t zero) { return iq4_split(zero); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int, int g, int t) { q.load(block + ATSI_TILE_IQ4_NL_QS, g, t); }
         __device__ void codes(int, uint32_t a[4]) const { look_up_pair(iq4_values(), q.w, a); }
+        __device__ void halves(int, const split_table &table, uint32_t a[4], uint32_t b[4]) const {
+            look_up_halves(table, q.w, a, b);
+        }
     };
 };
 
-// 2^(e - 128): below e = 2 a subnormal float.
+// 2^(e - 128): below e = 2 a subnormal float. From 2^104 on results are not finite (scale_shift).
 __device__ inline float mxfp4_scale(uint32_t e) {
     return __int_as_float(e >= 2 ? (int)(e - 1) << 23 : 0x00200000 << e);
 }
 
-struct weight_mxfp4 {
+struct weight_mxfp4 : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_MXFP4;
     static constexpr int TILE_BYTES = ATSI_TILE_MXFP4_BYTES, BLOCK_SPANS = 1, STEP_SPANS = 1, SCALES = 1, MINS = 0;
+    static constexpr bool HALVES = true;
+    __device__ static split_table table(uint32_t zero) { return fp4_split(zero); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int, int g, int t) { q.load(block + ATSI_TILE_MXFP4_QS, g, t); }
         __device__ void codes(int, uint32_t a[4]) const { look_up_pair(fp4_values(), q.w, a); }
+        __device__ void halves(int, const split_table &table, uint32_t a[4], uint32_t b[4]) const {
+            look_up_halves(table, q.w, a, b);
+        }
     };
     struct packed_scales {
         uint32_t e;
@@ -265,16 +328,16 @@ struct six_bit_scales {
         uint32_t scale = upper ? (ahead & 0x0f0fu) | (behind >> 2 & 0x3030u) : here & 0x3f3fu;
         uint32_t min = upper ? (ahead >> 4 & 0x0f0fu) | (here >> 2 & 0x3030u) : ahead & 0x3f3fu;
         float2 unit = __half22float2(d), min_unit = __half22float2(dmin);
-        s.scale[0][0] = unit.x * (float)(scale & 0xff);
-        s.scale[1][0] = unit.y * (float)(scale >> 8);
-        s.min[0][0] = min_unit.x * (float)(min & 0xff);
-        s.min[1][0] = min_unit.y * (float)(min >> 8);
+        s.scale[0][0] = field_unit(unit.x).times(scale, 0xff);
+        s.scale[1][0] = field_unit(unit.y * 0x1p-8f).times(scale, 0xff00);
+        s.min[0][0] = field_unit(min_unit.x).times(min, 0xff);
+        s.min[1][0] = field_unit(min_unit.y * 0x1p-8f).times(min, 0xff00);
     }
 };
 static_assert(ATSI_TILE_Q4_K_DMIN == ATSI_TILE_Q5_K_DMIN && ATSI_TILE_Q4_K_SCALES == ATSI_TILE_Q5_K_SCALES,
               "one scale format");
 
-struct weight_q4_k {
+struct weight_q4_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q4_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q4_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 2, SCALES = 1, MINS = 1;
     typedef six_bit_scales packed_scales;
@@ -294,7 +357,7 @@ struct weight_q4_k {
     };
 };
 
-struct weight_q5_k {
+struct weight_q5_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q5_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q5_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 2, SCALES = 1, MINS = 1;
     typedef six_bit_scales packed_scales;
@@ -311,16 +374,17 @@ struct weight_q5_k {
         __device__ void codes(int i, uint32_t a[4]) const {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                a[2 * h] = (w[h].x >> 4 * i & 0x0f0f0f0fu) | (planes[h].x >> i & 0x01010101u) << 4;
-                a[2 * h + 1] = (w[h].y >> 4 * i & 0x0f0f0f0fu) | (planes[h].y >> i & 0x01010101u) << 4;
+                a[2 * h] = (w[h].x >> 4 * i & 0x0f0f0f0fu) | (planes[h].x << (4 - i) & 0x10101010u);
+                a[2 * h + 1] = (w[h].y >> 4 * i & 0x0f0f0f0fu) | (planes[h].y << (4 - i) & 0x10101010u);
             }
         }
     };
 };
 
-struct weight_q6_k {
+struct weight_q6_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q6_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q6_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 0;
+    __host__ __device__ static constexpr int offset(int) { return 32; }
     struct words {
         uint2 low[4], top[2]; // low[2 j + h]: words of span j (and in the high nibbles of span 2 + j), half h
         __device__ void load(const uint8_t *block, int step, int g, int t) {
@@ -334,7 +398,7 @@ struct weight_q6_k {
         }
         __device__ static uint32_t code(uint32_t low, uint32_t top, int i) {
             uint32_t shifted = 2 * i < 4 ? top << (4 - 2 * i) : top >> (2 * i - 4);
-            return bytes_minus((low >> 4 * (i / 2) & 0x0f0f0f0fu) | (shifted & 0x30303030u), 32);
+            return (low >> 4 * (i / 2) & 0x0f0f0f0fu) | (shifted & 0x30303030u);
         }
         __device__ void codes(int i, uint32_t a[4]) const {
 #pragma unroll
@@ -363,9 +427,10 @@ struct weight_q6_k {
     };
 };
 
-struct weight_q2_k {
+struct weight_q2_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q2_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q2_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 2;
+    static constexpr bool UNSIGNED = true;
     struct words {
         uint2 w[2];
         __device__ void load(const uint8_t *block, int step, int g, int t) {
@@ -375,36 +440,42 @@ struct weight_q2_k {
         __device__ void codes(int i, uint32_t a[4]) const {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                a[2 * h] = w[h].x >> 2 * i & 0x03030303u;
-                a[2 * h + 1] = w[h].y >> 2 * i & 0x03030303u;
+                a[2 * h] = w[h].x & 0x03030303u << 2 * i; // the scale is smaller by as much
+                a[2 * h + 1] = w[h].y & 0x03030303u << 2 * i;
             }
         }
     };
     struct packed_scales {
         __half2 d, dmin;
         uint32_t both[2]; // scale in the low nibble, min in the high one
+        float part;       // of the scale: codes stand where the word has them
         __device__ void load(const uint8_t *block, int span, int g) {
             d = half_pair(block, g);
             dmin = half_pair(block + ATSI_TILE_Q2_K_DMIN, g);
             both[0] = byte_pair(block + ATSI_TILE_Q2_K_SCALES, 2 * span, g);
             both[1] = byte_pair(block + ATSI_TILE_Q2_K_SCALES, 2 * span + 1, g);
+            part = __int_as_float((127 - 2 * (span % 4)) << 23);
         }
         __device__ void unpack(span_scales &s) const {
             float2 unit = __half22float2(d), min_unit = __half22float2(dmin);
+            field_unit scale[2] = {unit.x * part, unit.y * part * 0x1p-8f},
+                       min[2] = {min_unit.x * 0x1p-4f, min_unit.y * 0x1p-12f};
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                s.scale[0][h] = unit.x * (float)(both[h] & 15);
-                s.scale[1][h] = unit.y * (float)(both[h] >> 8 & 15);
-                s.min[0][h] = min_unit.x * (float)(both[h] >> 4 & 15);
-                s.min[1][h] = min_unit.y * (float)(both[h] >> 12);
+                s.scale[0][h] = scale[0].times(both[h], 0x000f);
+                s.scale[1][h] = scale[1].times(both[h], 0x0f00);
+                s.min[0][h] = min[0].times(both[h], 0x00f0);
+                s.min[1][h] = min[1].times(both[h], 0xf000);
             }
         }
     };
 };
 
-struct weight_q3_k {
+struct weight_q3_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q3_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q3_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 0;
+    // Codes of the first three spans stand where the word has them, 1, 4 and 16 times as large.
+    __host__ __device__ static constexpr int offset(int i) { return i == 1 ? 16 : i == 2 ? 64 : 4; }
     struct words {
         uint2 w[2], mask[2];
         __device__ void load(const uint8_t *block, int step, int g, int t) {
@@ -416,7 +487,8 @@ struct weight_q3_k {
             }
         }
         __device__ static uint32_t code(uint32_t w, uint32_t mask, int i) {
-            return bytes_minus((w >> 2 * i & 0x03030303u) | (mask >> i & 0x01010101u) << 2, 4);
+            if (i == 3) return (w >> 6 & 0x03030303u) | (mask >> 1 & 0x04040404u);
+            return (w & 0x03030303u << 2 * i) | (mask << (2 + i) & 0x04040404u << 2 * i);
         }
         __device__ void codes(int i, uint32_t a[4]) const {
 #pragma unroll
@@ -430,9 +502,11 @@ struct weight_q3_k {
     struct packed_scales {
         __half2 d;
         uint32_t low[2], top[2];
+        float part; // of the scale, as the codes are larger
         __device__ void load(const uint8_t *block, int span, int g) {
             const uint8_t *packed = block + ATSI_TILE_Q3_K_SCALES;
             d = half_pair(block, g);
+            part = span % 4 == 1 ? 0.25f : span % 4 == 2 ? 0.0625f : 1.0f;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 int k = 2 * span + h;
@@ -445,22 +519,27 @@ struct weight_q3_k {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 uint32_t both = (low[h] & 0x0f0fu) | (top[h] & 0x0303u) << 4;
-                s.scale[0][h] = unit.x * (float)((int)(both & 0xff) - 32);
-                s.scale[1][h] = unit.y * (float)((int)(both >> 8) - 32);
+                s.scale[0][h] = unit.x * part * (field_of(both, 0xff) - 8388640.0f);
+                s.scale[1][h] = unit.y * part * 0x1p-8f * (field_of(both, 0xff00) - 8396800.0f);
             }
         }
     };
 };
 
-struct weight_iq4_xs {
+struct weight_iq4_xs : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_IQ4_XS;
     static constexpr int TILE_BYTES = ATSI_TILE_IQ4_XS_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 1, SCALES = 1, MINS = 0;
+    static constexpr bool HALVES = true;
+    __device__ static split_table table(uint32_t zero) { return iq4_split(zero); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int step, int g, int t) {
             q.load(block + ATSI_TILE_IQ4_XS_QS + 64 * 4 * step, g, t);
         }
         __device__ void codes(int, uint32_t a[4]) const { look_up_pair(iq4_values(), q.w, a); }
+        __device__ void halves(int, const split_table &table, uint32_t a[4], uint32_t b[4]) const {
+            look_up_halves(table, q.w, a, b);
+        }
     };
     struct packed_scales {
         __half2 d;
@@ -472,8 +551,9 @@ struct weight_iq4_xs {
         }
         __device__ void unpack(span_scales &s) const {
             float2 unit = __half22float2(d);
-            s.scale[0][0] = unit.x * (float)((int)((low & 15) | (high & 3) << 4) - 32);
-            s.scale[1][0] = unit.y * (float)((int)((low >> 8 & 15) | (high >> 16 & 3) << 4) - 32);
+            uint32_t both = (low & 0x0f0f) | (high << 4 & 0x30) | (high >> 4 & 0x3000);
+            s.scale[0][0] = unit.x * (field_of(both, 0xff) - 8388640.0f); // the field less 32
+            s.scale[1][0] = unit.y * 0x1p-8f * (field_of(both, 0xff00) - 8396800.0f);
         }
     };
 };

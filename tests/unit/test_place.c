@@ -158,14 +158,16 @@ static void test_pins(void **state) {
     tear_down(&f);
 }
 
-// A unit whose type the GPU cannot compute with stays on the CPU, is never worth moving, and cannot be pinned to the GPU.
+// A unit whose type the GPU cannot compute with (a table of tokens in a grid type) stays on the CPU, is never worth moving, and cannot be
+// pinned to the GPU.
 static void test_types_without_gpu_kernels(void **state) {
     (void)state;
     struct fixture f;
     struct atsi_error err = {0};
     struct atsi_placement p;
     set_up(&f, "llama");
-    struct atsi_unit *unit = &f.plan.program.units[2];
+    struct atsi_unit *unit = &f.plan.program.units[0];
+    assert_int_equal(unit->kind, ATSI_UNIT_EMBED);
     f.plan.program.tensors[f.plan.program.ops[unit->first_op].tensor[0]].dtype = ATSI_IQ2_XXS; // plain, and no float
     struct atsi_place_options o = options_of(f.profile.gpu_bytes);
     check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);

@@ -1,0 +1,29 @@
+// grid.h: products with the grid types (IQ1, IQ2, IQ3), which stand in plain rows (grid.cu).
+#ifndef ATSI_KERNELS_CUDA_GRID_H
+#define ATSI_KERNELS_CUDA_GRID_H
+
+#include "kernels/cuda/experts.h"
+
+// out[r] (+)= W * in[r] (+ bias), as struct tiled_args. With experts.ids: row r is a pair.
+struct grid_args {
+    const uint8_t *weight;
+    uint64_t expert_bytes;
+    const float *bias;
+    struct acts in;
+    float *out;
+    uint32_t n_out, n_cols, n_in, out_stride;
+    bool add;
+    struct expert_args experts;
+    const uint8_t *tables; // of the device, as grid_tables_upload left them
+    int n_multiprocessors;
+};
+
+bool grid_supported(enum atsi_dtype dtype);
+void grid_product(enum atsi_dtype dtype, const struct grid_args *a, cudaStream_t stream);
+cudaError_t grid_prepare(enum atsi_dtype dtype);
+
+// The codebooks of all types in device memory.
+uint64_t grid_tables_bytes(void);
+cudaError_t grid_tables_upload(uint8_t *dev);
+
+#endif

@@ -1,0 +1,209 @@
+// Products with every weight type, dense and by experts, and rows of tables.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/cuda_suite.h"
+#include "tests/gpu/gpu_case.h"
+#include "tests/support/check.h"
+
+static const enum atsi_dtype TYPES[] = {
+    ATSI_F32, ATSI_F16, ATSI_BF16, ATSI_Q8_0, ATSI_Q4_0, ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1, ATSI_Q2_K, ATSI_Q3_K,
+    ATSI_Q4_K, ATSI_Q5_K, ATSI_Q6_K, ATSI_IQ4_NL, ATSI_IQ4_XS, ATSI_MXFP4,
+    // The grid types: no tables of tokens.
+    ATSI_IQ3_S, ATSI_IQ3_XXS, ATSI_IQ2_S, ATSI_IQ2_XS, ATSI_IQ2_XXS, ATSI_IQ1_S, ATSI_IQ1_M};
+enum {
+    N_TYPES = sizeof TYPES / sizeof *TYPES,
+    N_TABLE_TYPES = N_TYPES - 7
+};
+
+static uint32_t block_of(enum atsi_dtype dtype) { return atsi_dtype_info(dtype)->block_elems; }
+
+// ---- matrices ------------------------------------------------------------------------------------------------------------
+
+static void matmul_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out,
+                        uint32_t n_tokens, bool bias, bool add, enum quant_fill fill) {
+    char what[80];
+    snprintf(what, sizeof what, "matmul %s %ux%u, %u tokens%s%s", atsi_dtype_name(dtype), n_cols, n_out, n_tokens,
+             bias ? ", bias" : "", add ? ", add" : "");
+    struct test_random r = {n_cols + n_out * 7 + n_tokens};
+    struct quant_rng rng = {(uint64_t)dtype * 31 + n_cols};
+    struct op_case c;
+    op_case_init(&c, n_tokens, 0);
+    int32_t x = op_case_buffer(&c, n_cols + 4, ATSI_ROWS_TOKENS, false, &r, 2.0f);
+    int32_t y = op_case_buffer(&c, n_out, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t weight = gpu_case_weight(&c, dtype, n_cols, n_out, 1, fill, &rng);
+    int32_t b = bias ? op_case_tensor(&c, n_out, 1, 1, &r, 1.0f) : ATSI_NONE;
+    struct atsi_op *op = op_case_op(&c, ATSI_OP_MATMUL);
+    op->in[0] = (struct atsi_view){x, 4, n_cols};
+    op->out[0] = op_case_view(&c, y);
+    op->tensor[0] = weight;
+    op->tensor[1] = b;
+    op->add = add;
+    bool split = block_of(dtype) == 1 && n_tokens > 8;
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens}, 1, split ? SPLIT_TOLERANCE : FLOAT_TOLERANCE, what);
+    op_case_free(&c);
+}
+
+void matrices(void **state) {
+    const struct suite *s = *state;
+    for (int i = 0; i < N_TYPES; i++) {
+        uint32_t block = block_of(TYPES[i]), odd = block == 256 ? 768 : block == 32 ? 352 : 100;
+        matmul_case(s, TYPES[i], odd, 40, 1, true, false, QUANT_RANDOM);
+        matmul_case(s, TYPES[i], odd, 33, 7, false, true, QUANT_ALL_ONES);
+        matmul_case(s, TYPES[i], odd, 150, 70, true, true, QUANT_RANDOM);
+        if (s->small) continue;
+        matmul_case(s, TYPES[i], 4096, 512, 1, false, false, QUANT_RANDOM);
+        for (uint32_t n_tokens = 2; n_tokens <= 8; n_tokens++)
+            matmul_case(s, TYPES[i], 2048, 300, n_tokens, false, false, QUANT_RANDOM);
+        matmul_case(s, TYPES[i], 2560, 1030, 200, false, false, QUANT_RANDOM);
+        matmul_case(s, TYPES[i], 512, 128, 64, false, false, QUANT_TINY);
+        matmul_case(s, TYPES[i], odd, 40000, 1, false, false, QUANT_RANDOM); // several tiles a block
+    }
+}
+
+// Matrices that share an input, an input that changes between two of them, results that feed the next: what a device may
+// keep of a quantised input and what not.
+static void chain_case(const struct suite *s, enum atsi_dtype dtype) {
+    enum {
+        WIDTH = 512,
+        TOKENS = 37
+    };
+    struct test_random r = {3};
+    struct quant_rng rng = {4};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    int32_t x = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t a = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            b = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t last = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            norm = op_case_tensor(&c, WIDTH, 1, 1, &r, 1.0f);
+    int32_t w[4];
+    for (int i = 0; i < 4; i++) w[i] = gpu_case_weight(&c, dtype, WIDTH, WIDTH, 1, QUANT_RANDOM, &rng);
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, norm);
+    c.program.ops[0].u.norm = (struct atsi_norm_params){WIDTH, 1e-6f};
+    add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, a, w[0]);
+    add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, b, w[1]);
+    add_op(&c, ATSI_OP_GLU, a, b, h, ATSI_NONE);
+    add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, b, w[2]);
+    add_op(&c, ATSI_OP_ADD, h, b, h, ATSI_NONE);
+    add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, last, w[3]);
+    // A last-bit difference before a rounding to int8 is a whole step behind it.
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 16, 4}, 4, 3e-3, atsi_dtype_name(dtype));
+    op_case_free(&c);
+}
+
+void chains(void **state) {
+    chain_case(*state, ATSI_Q4_K);
+    chain_case(*state, ATSI_Q8_0);
+    chain_case(*state, ATSI_F16);
+}
+
+static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_tokens, uint32_t n_experts,
+                         uint32_t n_used) {
+    enum {
+        HIDDEN = 256,
+        ROWS = 256
+    };
+    char what[80];
+    snprintf(what, sizeof what, "experts %s, %u of %u, %u tokens", atsi_dtype_name(dtype), n_used, n_experts, n_tokens);
+    struct test_random r = {n_tokens};
+    struct quant_rng rng = {(uint64_t)dtype};
+    struct op_case c;
+    op_case_init(&c, n_tokens, 0);
+    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t up = op_case_buffer(&c, n_used * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            gate = op_case_buffer(&c, n_used * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t down = op_case_buffer(&c, n_used * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t w_up = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng),
+            b_up = op_case_tensor(&c, ROWS, n_experts, 1, &r, 0.3f);
+    int32_t w_gate = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng);
+    int32_t w_down = gpu_case_weight(&c, dtype, ROWS, 40, n_experts, QUANT_RANDOM, &rng);
+    struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
+    op->in[0] = op_case_view(&c, logits);
+    op->out[0] = op_case_view(&c, ids);
+    op->out[1] = op_case_view(&c, weights);
+    op->u.router = (struct atsi_router_params){n_experts, n_used, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    add_op(&c, ATSI_OP_EXPERTS, x, ids, up, w_up);
+    c.program.ops[1].tensor[1] = b_up;
+    c.program.ops[1].u.experts = (struct atsi_experts_params){n_experts, n_used, false};
+    add_op(&c, ATSI_OP_EXPERTS, x, ids, gate, w_gate);
+    c.program.ops[2].u.experts = c.program.ops[1].u.experts;
+    add_op(&c, ATSI_OP_EXPERTS, up, ids, down, w_down);
+    c.program.ops[3].u.experts = (struct atsi_experts_params){n_experts, n_used, true};
+    add_op(&c, ATSI_OP_EXPERT_SUM, down, weights, out, ATSI_NONE);
+    c.program.ops[4].add = true;
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, 3}, 2, 3e-3, what);
+    op_case_free(&c);
+}
+
+void experts(void **state) {
+    const struct suite *s = *state;
+    for (int i = 0; i < N_TYPES; i++) {
+        experts_case(s, TYPES[i], 1, 6, 2);
+        experts_case(s, TYPES[i], 21, 6, 3);
+        if (!s->small) experts_case(s, TYPES[i], 300, 32, 4);
+    }
+}
+
+static void embed_case(const struct suite *s, enum atsi_dtype dtype) {
+    char what[80];
+    snprintf(what, sizeof what, "embed %s", atsi_dtype_name(dtype));
+    struct test_random r = {5};
+    struct quant_rng rng = {(uint64_t)dtype};
+    struct op_case c;
+    op_case_init(&c, 19, 0);
+    int32_t out = op_case_buffer(&c, 768, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            table = gpu_case_weight(&c, dtype, 768, 100, 1, QUANT_RANDOM, &rng);
+    for (int t = 0; t < 19; t++) c.token_ids[t] = (int32_t)test_random_below(&r, 100);
+    struct atsi_op *op = op_case_op(&c, ATSI_OP_EMBED);
+    op->out[0] = op_case_view(&c, out);
+    op->tensor[0] = table;
+    op->u.embed_scale = 3.5f;
+    gpu_case_check(&c, s->device, (const uint32_t[]){19, 1}, 2, 1e-6, what);
+    op_case_free(&c);
+}
+
+void embeddings(void **state) {
+    for (int i = 0; i < N_TABLE_TYPES; i++) embed_case(*state, TYPES[i]);
+}
+
+// What is not a number in the inputs is not one in the results either, at the same places as on the CPU.
+static void nan_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_tokens) {
+    enum {
+        N_COLS = 768,
+        N_OUT = 40
+    };
+    struct test_random r = {n_tokens};
+    struct quant_rng rng = {(uint64_t)dtype};
+    struct op_case c;
+    op_case_init(&c, n_tokens, 0);
+    int32_t x = op_case_buffer(&c, N_COLS, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            y = op_case_buffer(&c, N_OUT, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    add_op(&c, ATSI_OP_MATMUL, x, ATSI_NONE, y, gpu_case_weight(&c, dtype, N_COLS, N_OUT, 1, QUANT_RANDOM, &rng));
+    c.buffers[x][5] = NAN;
+    if (n_tokens > 1) c.buffers[x][(n_tokens - 1) * N_COLS + 700] = INFINITY;
+    op_case_run(&c, NULL, 1, n_tokens, 0);
+    float *wanted = op_case_copy(&c, y);
+    gpu_case_run(&c, s->device, n_tokens, 0, false);
+    for (uint32_t i = 0; i < n_tokens * N_OUT; i++)
+        if (isfinite(wanted[i]) != isfinite(c.buffers[y][i]))
+            fail_msg("%s, %u tokens: result %u is %g where the CPU has %g", atsi_dtype_name(dtype), n_tokens, i,
+                     (double)c.buffers[y][i], (double)wanted[i]);
+    free(wanted);
+    op_case_free(&c);
+}
+
+void not_a_number_survives(void **state) {
+    for (int i = 0; i < N_TYPES; i++) {
+        nan_case(*state, TYPES[i], 1);
+        nan_case(*state, TYPES[i], 3);
+        nan_case(*state, TYPES[i], 40);
+    }
+}

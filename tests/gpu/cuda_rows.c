@@ -1,0 +1,120 @@
+// Operations on rows: norms, activations, sums, rotations, routers.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/cuda_suite.h"
+#include "tests/gpu/gpu_case.h"
+#include "tests/support/check.h"
+
+// ---- rows ----------------------------------------------------------------------------------------------------------------
+
+static void norm_case(const struct suite *s, uint32_t group, uint32_t n_groups, bool add, bool in_place,
+                      bool weighted) {
+    char what[80];
+    snprintf(what, sizeof what, "norm %u groups of %u", n_groups, group);
+    struct test_random r = {group};
+    struct op_case c;
+    op_case_init(&c, 9, 0);
+    uint32_t width = group * n_groups;
+    int32_t in = op_case_buffer(&c, width + 5, ATSI_ROWS_TOKENS, false, &r, 3.0f);
+    int32_t out = in_place ? in : op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t weight = weighted ? op_case_tensor(&c, group, 1, 1, &r, 1.0f) : ATSI_NONE;
+    struct atsi_op *op = op_case_op(&c, ATSI_OP_RMS_NORM);
+    op->in[0] = (struct atsi_view){in, 2, width};
+    op->out[0] = (struct atsi_view){out, in_place ? 2 : 0, width};
+    op->tensor[0] = weight;
+    op->add = add;
+    op->u.norm = (struct atsi_norm_params){group, 1e-5f};
+    gpu_case_check(&c, s->device, (const uint32_t[]){9, 1, 4}, 3, 1e-6, what);
+    op_case_free(&c);
+}
+
+void norms(void **state) {
+    norm_case(*state, 64, 1, false, false, true);
+    norm_case(*state, 1, 3, false, false, true);
+    norm_case(*state, 37, 3, true, false, true);
+    norm_case(*state, 128, 40, false, true, false);
+    norm_case(*state, 5120, 1, false, false, true);
+    norm_case(*state, 3000, 1, true, false, true);
+}
+
+void rows_ops(void **state) {
+    const struct suite *s = *state;
+    struct test_random r = {8};
+    for (uint32_t width = 5; width <= 1024; width = width * 4 + 12) {
+        struct op_case c;
+        op_case_init(&c, 9, 3);
+        int32_t a = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f),
+                b = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 4.0f);
+        int32_t y = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                gates = op_case_buffer(&c, 3, ATSI_ROWS_TOKENS, false, &r, 3.0f);
+        int32_t wide = op_case_buffer(&c, 3 * width, ATSI_ROWS_TOKENS, false, &r, 2.0f),
+                sums = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        int32_t picked = op_case_buffer(&c, width, ATSI_ROWS_OUTPUTS, false, &r, 1.0f);
+        for (int act = ATSI_GLU_SILU; act <= ATSI_GLU_CLAMPED; act++) {
+            add_op(&c, ATSI_OP_GLU, a, b, act == ATSI_GLU_SILU ? y : a, ATSI_NONE);
+            c.program.ops[c.program.n_ops - 1].u.glu = (struct atsi_glu_params){(enum atsi_glu_act)act, 1.702f, 7.0f};
+        }
+        add_op(&c, ATSI_OP_GATE, wide, gates, wide, ATSI_NONE);
+        add_op(&c, ATSI_OP_EXPERT_SUM, wide, gates, sums, ATSI_NONE);
+        c.program.ops[c.program.n_ops - 1].add = width % 2 != 0;
+        add_op(&c, ATSI_OP_ADD, y, sums, y, ATSI_NONE);
+        add_op(&c, ATSI_OP_SELECT, y, ATSI_NONE, picked, ATSI_NONE);
+        memcpy(c.output_rows, (const int32_t[]){8, 0, 3}, 3 * sizeof(int32_t));
+        gpu_case_check(&c, s->device, (const uint32_t[]){9}, 1, 2e-6, "glu, gate, expert sum, add, select");
+        op_case_free(&c);
+    }
+}
+
+static void rope_case(const struct suite *s, enum atsi_rope_pairing pairing, uint32_t head_dim, uint32_t n_rot,
+                      bool in_place) {
+    struct test_random r = {n_rot};
+    struct op_case c;
+    op_case_init(&c, 8, 0);
+    int32_t in = op_case_buffer(&c, 3 * head_dim, ATSI_ROWS_TOKENS, false, &r, 2.0f);
+    int32_t out = in_place ? in : op_case_buffer(&c, 3 * head_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t table = op_case_tensor(&c, n_rot / 2, 1, 1, &r, 9000.0f); // large angles, as at far positions
+    add_op(&c, ATSI_OP_ROPE, in, ATSI_NONE, out, table);
+    c.program.ops[0].u.rope = (struct atsi_rope_params){3, head_dim, n_rot, pairing, 1.25f};
+    gpu_case_check(&c, s->device, (const uint32_t[]){8, 1}, 2, 2e-6, "rope");
+    op_case_free(&c);
+}
+
+void ropes(void **state) {
+    for (int pairing = 0; pairing < 2; pairing++) {
+        rope_case(*state, (enum atsi_rope_pairing)pairing, 128, 128, false);
+        rope_case(*state, (enum atsi_rope_pairing)pairing, 40, 10, true);
+        rope_case(*state, (enum atsi_rope_pairing)pairing, 81, 34, false);
+    }
+}
+
+static void router_case(const struct suite *s, enum atsi_router_score score, uint32_t n_experts, uint32_t n_used,
+                        bool biased, bool normalise) {
+    struct test_random r = {n_experts + (uint32_t)score};
+    struct op_case c;
+    op_case_init(&c, 11, 0);
+    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 2.0f);
+    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+            weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t bias = biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.5f) : ATSI_NONE;
+    for (uint32_t e = 0; e < n_experts; e++) c.buffers[logits][e] = (float)(e % 2); // ties go to the lower number
+    struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
+    op->in[0] = op_case_view(&c, logits);
+    op->out[0] = op_case_view(&c, ids);
+    op->out[1] = op_case_view(&c, weights);
+    op->tensor[0] = bias;
+    op->u.router = (struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f};
+    gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router");
+    op_case_free(&c);
+}
+
+void routers(void **state) {
+    for (int score = ATSI_ROUTER_SOFTMAX; score <= ATSI_ROUTER_SOFTMAX_SELECTED; score++) {
+        router_case(*state, (enum atsi_router_score)score, 128, 8, false, true);
+        router_case(*state, (enum atsi_router_score)score, 33, 33, true, false);
+        router_case(*state, (enum atsi_router_score)score, 512, 40, true, true);
+        router_case(*state, (enum atsi_router_score)score, 4, 1, false, false);
+    }
+}
