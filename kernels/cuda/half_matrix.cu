@@ -15,8 +15,10 @@ constexpr int M_TILES = 2;        // a warp computes 32 weight rows by COLS / 2 
 
 struct f16 {
     typedef __half type;
+    // What is no number stays none.
+    __device__ static float cut(float v) { return fabsf(v) < INFINITY ? fminf(fmaxf(v, -65504.0f), 65504.0f) : v; }
     __device__ static uint32_t pack(float a, float b) {
-        __half2 h = __floats2half2_rn(fminf(fmaxf(a, -65504.0f), 65504.0f), fminf(fmaxf(b, -65504.0f), 65504.0f));
+        __half2 h = __floats2half2_rn(cut(a), cut(b));
         return *(uint32_t *)&h;
     }
     __device__ static float2 value(uint32_t v) { return __half22float2(*(__half2 *)&v); }
