@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(WARPS *WARP) vector_kernel(plain_args a) {
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) row[r] = weight + (uint64_t)min(first + r, a.n_out - 1) * a.n_cols;
     float acc[WARP_ROWS][N_IN] = {};
-#pragma unroll 2
+#pragma unroll(N_IN == 1 ? 2 : 1)
     for (uint32_t i = (SHARED ? warp * WARP + lane : lane) * STEP; i < a.n_cols; i += STRIDE) {
         float w[WARP_ROWS][STEP];
 #pragma unroll

@@ -48,7 +48,7 @@ static void fill(struct bench *b, void *dev, uint64_t bytes) {
 
 void set_round(struct bench *b, int n_tokens, int first_pos) {
     DO(b, stream_sync(b->s, &b->err));
-    *b->mapped_round = (struct atsi_round){n_tokens, 1, first_pos, 0};
+    *b->mapped_round = (struct atsi_round){.n_tokens = n_tokens, .n_outputs = 1, .first_pos = first_pos};
     DO(b, copy_rows(b->s, b->round, 4, b->mapped_round_dev, 4, 4, 1, &b->err));
     DO(b, stream_sync(b->s, &b->err));
 }
@@ -82,7 +82,7 @@ struct atsi_tensor tensor_of(enum atsi_dtype dtype, uint64_t n_cols, uint64_t n_
 }
 
 void launch(struct bench *b, struct atsi_op_call *call, int n_tokens) {
-    struct atsi_round round = {n_tokens, 1, 0, 0};
+    struct atsi_round round = {.n_tokens = n_tokens, .n_outputs = 1};
     call->round = (struct atsi_round_ref){b->round, b->ids, b->ids};
     DO(b, launch(b->s, call, &round, &b->err));
 }
