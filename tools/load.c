@@ -5,11 +5,11 @@
 //
 // Prints "on" when everything runs, and at the end (after --seconds, or at the first SIGINT or SIGTERM) one line with what was
 // reached. Exit code 1 when a part cannot run here, 2 for bad usage.
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "formats/base/clock.h"
 #include "formats/base/size.h"
@@ -19,7 +19,7 @@ static const char usage[] =
     "usage: load [options]                at least one of --cpu, --memory, --gpu, --pcie, --vram, --vram-leave\n"
     "  --cpu PERCENT        arithmetic on every thread for this share of the time\n"
     "  --memory GBPS        read memory at this many GB/s; with a % sign: of what all threads read unhindered\n"
-    "  --threads N          of --cpu, and as many again of --memory; default: all processors\n"
+    "  --threads N          of --cpu, and as many again of --memory; default: all processors that it may use\n"
     "  --gpu PERCENT        kernels on all of the first card for this share of the time\n"
     "  --pcie PERCENT       copies to the card for this share of the time\n"
     "  --vram SIZE          take this much of the card's memory, as it becomes free\n"
@@ -97,9 +97,14 @@ static bool is_option(const char *name) {
     return false;
 }
 
+// Those that this process may run on.
+static int n_processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 static enum atsi_status parse_options(int argc, char **argv, struct load_params *p, struct atsi_error *err) {
-    long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    *p = (struct load_params){.n_threads = n_processors > 0 ? (int)n_processors : 1, .vram_leave_bytes = UINT64_MAX};
+    *p = (struct load_params){.n_threads = n_processors(), .vram_leave_bytes = UINT64_MAX};
     for (int i = 1; i < argc; i += 2) {
         if (!is_option(argv[i])) return atsi_fail(err, ATSI_BAD_INPUT, "%s: no such option", argv[i]);
         if (i + 1 == argc) return atsi_fail(err, ATSI_BAD_INPUT, "%s: a value is missing", argv[i]);

@@ -30,7 +30,7 @@ logits_match() {
     local json=$1 reference=$2 figure=$3 bound=$4 vocab n_prompts skip=0 rows line
     shift 4
     vocab=$(jq .vocab "$json")
-    n_prompts=$(jq '.prompts | length' "$json")
+    n_prompts=$(jq '.prompts | length' "$json") || return 1
     for ((i = 0; i < n_prompts; i++)); do
         jq -r ".prompts[$i] | map(tostring) | join(\" \")" "$json" >"$work/ids"
         rows=$(jq ".prompts[$i] | length" "$json")
@@ -45,7 +45,7 @@ logits_match() {
 # greedy_matches JSON [MARGIN]: tokens equal up to the first place where the reference's own margin is at most 0.05.
 greedy_matches() {
     local json=$1 margin=${2:-0.05} n_prompts got
-    n_prompts=$(jq '.prompts | length' "$json")
+    n_prompts=$(jq '.prompts | length' "$json") || return 1
     for ((i = 0; i < n_prompts; i++)); do
         jq -r ".prompts[$i] | map(tostring) | join(\" \")" "$json" >"$work/ids"
         got=$(run --tokens-in "$work/ids" -n "$(jq ".greedy[$i] | length" "$json")" --ignore-eos --print-ids) || return 1

@@ -7,9 +7,11 @@
 # MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
 # MODELS_RUN_SECONDS: the most that one run may take
 #
-# Bounds are those of tests/cli/reference.sh: float32 files with a float32 cache 5e-4 at every position (hybrids 1e-3) and
-# equal greedy text; quantised weights with an f16 cache rms 0.12 of logits whose deviation is 2, in families with
-# routers the median row's 0.2, since a near tie in a router may fall the other way.
+# Bounds. A float32 product on a card is off by 2e-5 of its norm (docs/kernels-cuda.md), so the 2 L + 1 = 9 residual writes of these
+# models by 6e-5, logits of deviation 2 by 1.2e-4, and the largest of 40 x 512 of them, four deviations out, by 5e-4. Weights of
+# chosen experts and recurrent states pass an error on with a factor of their own: 2e-3 there (gpt-oss, one token of 40 in one of
+# 20 placements: 1e-3; a missing term costs over 0.1). Greedy text of float32 files is equal. Quantised weights with an
+# f16 cache: tests/cli/reference.sh derives rms 0.12; with routers the median row's 0.2, since a near tie may fall the other way.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . tests/support/tap.sh
@@ -57,7 +59,7 @@ make_reference() {
 agrees() {
     local family=$1 type=$2 name=max_abs bound=5e-4 line value
     shift 2
-    if is_hybrid "$family"; then bound=1e-3; fi
+    if is_hybrid "$family" || has_experts "$family"; then bound=2e-3; fi
     if [ "$type" != f32 ]; then
         name=rms bound=0.12
         if has_experts "$family"; then name=rms_median bound=0.2; fi
@@ -98,8 +100,9 @@ random_pins() {
 check_placements() { # FAMILY TYPE
     local k pins policies=(fifo fifo paper none)
     make_model "$1" "$2" && make_reference "$2" || return 1
-    "$B/atsi-plan" "$d/$2.gguf" --device "$profile" --vram 2G --explain 2>/dev/null |
-        awk '/^unit / { on = 1; next } on && NF { print $1 }' >"$d/units"
+    "$B/atsi-plan" "$d/$2.gguf" --device "$profile" --vram 2G --explain --json 2>/dev/null |
+        sed 's/.*"units":\[//' | grep -o '"name":"[^"]*"' | cut -d'"' -f4 >"$d/units"
+    [ -s "$d/units" ] || { echo "no units are named"; return 1; }
     for ((k = seed; k < seed + ${ATSI_SOAK_RUNS:-20}; k++)); do
         mapfile -t pins < <(random_pins "$k")
         make_plan "$2" --vram 2G "${pins[@]}" || return 1
