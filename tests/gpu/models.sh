@@ -51,8 +51,10 @@ run() { timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/plan.atsp" --
 
 # What the reference kernels say: $d/TYPE.logits, $d/TYPE.greedy.
 make_reference() {
-    make_plan "$1" --vram 2G &&
-        run --device cpu --isa reference --threads 1 --logits "$d/$1.logits" -n 12 --print-ids >"$d/$1.greedy"
+    make_plan "$1" --vram 2G || return 1
+    run --device cpu --isa reference --threads 1 --logits "$d/$1.logits" -n 12 --print-ids >"$d/$1.greedy" && return
+    echo "the reference kernels: exit code $?"
+    return 1
 }
 
 # agrees FAMILY TYPE RUN_OPTIONS...: the device's logits and text of $d/plan.atsp; the worst figure goes to $d/worst.
