@@ -240,7 +240,7 @@ void atsi_html_timeline(FILE *out, const struct atsi_report_page *page) {
     const struct atsi_program *p = &page->plan->program;
     double total = s->total_us, busy[3] = {0}, lanes[3] = {4, 40, 76};
     char end[48];
-    open_figure(out, "timeline", "One decode round, predicted", 132);
+    open_figure(out, "timeline", "One decode round with units streamed, predicted", 132);
     lane(out, "CPU", lanes[0]);
     lane(out, "GPU", lanes[1]);
     lane(out, "copy engine", lanes[2]);
