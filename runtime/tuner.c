@@ -6,6 +6,9 @@
 
 // By their predictions: the same use for other speeds has to promise something; the other use must not be out of the question.
 static const double gain = 0.99, hopeless = 1.15;
+// A forecast of the other use leans on speeds that were recorded under this one, where both sides may get in each other's way more or
+// less; once a load has changed, only a trial tells.
+static const double far_off = 1.3;
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -113,7 +116,7 @@ static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
     enum atsi_link_use use = t->at_work.use;
     if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t)) return try_use(t, use, now, INFINITY, "trial");
     t->n_left[use] = 0;
-    if (t->n_left[other(use)] > 0) return try_use(t, other(use), now, hopeless, "trial");
+    if (t->n_left[other(use)] > 0) return try_use(t, other(use), now, t->again ? far_off : hopeless, "trial");
     return settle(t, now);
 }
 
@@ -160,7 +163,7 @@ static void begin_again(struct atsi_tuner *t, bool with_other) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
     note_result(t, longest_us(t));
-    t->trying = true;
+    t->trying = t->again = true;
     t->n_left[t->at_work.use] = 0;
     t->n_left[other(t->at_work.use)] = with_other;
     if (with_other) t->n_settled = 0;
@@ -181,7 +184,7 @@ static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->reference_us = 0; // to be taken anew
     if (!may_try_other(t)) return false;
     begin_again(t, true);
-    return try_use(t, other(t->at_work.use), now, hopeless, "rounds take another time");
+    return try_use(t, other(t->at_work.use), now, far_off, "rounds take another time");
 }
 
 static bool deviates(const struct atsi_tuner *t, const struct atsi_scales *now) {
@@ -193,6 +196,10 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->n_settled++;
     if (t->n_rounds <= ATSI_TUNER_ROUNDS || t->n_rounds < t->params.tau) return false;
     if (t->reference_us == 0) t->reference_us = atsi_tuner_recent_us(t);
+    if (t->params.has_choice && t->n_settled >= ATSI_TUNER_LONGEST) {
+        begin_again(t, true);
+        return try_use(t, other(t->at_work.use), now, INFINITY, "not tried for long");
+    }
     t->n_deviating = deviates(t, now) ? t->n_deviating + 1 : 0;
     if (t->n_deviating < ATSI_TUNER_CERTAIN) return false;
     t->n_deviating = 0;

@@ -14,7 +14,8 @@ enum {
     ATSI_TUNER_ROUNDS = 5,    // of a trial, and of a median
     ATSI_TUNER_TRIALS = 4,    // at most, one after the other
     ATSI_TUNER_CERTAIN = 4,   // rounds in a row that deviate are a change
-    ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again
+    ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again when its forecast is good enough
+    ATSI_TUNER_LONGEST = 512, // and whatever its forecast, which leans on speeds recorded under the use at work
 };
 
 struct atsi_tuner_params {
@@ -39,8 +40,8 @@ struct atsi_tuner {
     double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
     uint32_t n_rounds; // since the assignment was taken over
     double times_us[ATSI_TUNER_ROUNDS]; // ring
-    bool has_begun, trying;
-    uint32_t n_left[ATSI_LINK_USES]; // trials of each use that may come yet
+    bool has_begun, trying, again;      // again: the trials are not the first
+    uint32_t n_left[ATSI_LINK_USES];    // trials of each use that may come yet
     struct atsi_tuner_result {
         struct atsi_tuner_wish wish;
         double median_us;
