@@ -39,8 +39,11 @@ one() { # POINT
     local prompt=$WORK/prompt n_tokens=24
     if [ "${1#*:}" -gt 8192 ]; then prompt=$WORK/short n_tokens=4; fi
     watch_memory "$WORK/memory"
-    generate "$WORK/$1.atsp" "$WORK/$1.log2" --tokens-in "$prompt" -n $n_tokens || n_bad=$((n_bad + 1))
-    report "$1" "$(peak_mib "$WORK/memory")" || n_bad=$((n_bad + 1))
+    generate "$WORK/$1.atsp" "$WORK/$1.log2" --tokens-in "$prompt" -n $n_tokens
+    local status=$? peak
+    peak=$(peak_mib "$WORK/memory")
+    if [ $status -eq 0 ] && report "$1" "$peak"; then return; fi
+    n_bad=$((n_bad + 1))
 }
 
 planners=()

@@ -57,30 +57,37 @@ greedy_matches() {
     done
 }
 
-# same_logits OPTIONS...: the first prompt gives the same bytes however it is cut.
+# same_logits FIGURE BOUND OPTIONS...: the last prompt gives the same however it is cut: the same bytes, but on a card, whose kernels
+# for few and for many rows sum in different orders, within the bound.
 same_logits() {
-    run --tokens-in "$work/ids" --logits "$work/whole" -n 0 && run --tokens-in "$work/ids" --logits "$work/cut" -n 0 "$@" &&
-        cmp "$work/whole" "$work/cut"
+    local line
+    run --tokens-in "$work/ids" --logits "$work/whole" -n 0 && run --tokens-in "$work/ids" --logits "$work/cut" -n 0 "${@:3}" || return 1
+    [ "$device" = cuda ] || { cmp "$work/whole" "$work/cut"; return; }
+    line=$("$B/tools/compare_logits" "$work/whole" "$work/cut" --vocab "$vocab") || return 1
+    at_most "$(figure "$1" "$line")" "$2" || { echo "$1 over $2: $line"; return 1; }
 }
 
 check_model() {
-    local m=$1 bound=5e-4 margin=0.05 rms=rms rms_bound=0.12
+    local m=$1 bound=5e-4 margin=0.05 rms=rms rms_bound=0.12 f16_rms=rms vocab
     case $m in *moe | gptoss | qwen3next) margin=0.1 rms=rms_median rms_bound=0.2 ;; esac
+    # Half precision in a card's attention decides near ties of routers the other way in a position or two.
+    case $device:$m in cuda:*moe | cuda:gptoss | cuda:qwen3next) f16_rms=rms_median rms_bound=0.3 ;; esac
+    vocab=$(jq .vocab "$work/$m.json") || { not_ok "$m: jq reads the test data"; return; }
     case $m in qwen3next | qwen35 | qwen35moe) bound=1e-3 ;; esac
     "$B/tools/gguf_widen" "$work/$m.f16.gguf" "$work/$m.f32.gguf" || { not_ok "$m: widened"; return; }
     if ! check "$m f32: planned" plan "$work/$m.f32.gguf" --kv-type f32; then return; fi
     check "$m f32: logits within $bound" logits_match "$work/$m.json" "$work/$m.logits.f32" max_abs "$bound"
     check "$m f32: greedy tokens" greedy_matches "$work/$m.json"
-    check "$m f32: uneven chunks give the same" same_logits --chunk 7
-    check "$m f32: token by token gives the same" same_logits --chunk 1
+    check "$m f32: uneven chunks give the same" same_logits max_abs "$bound" --chunk 7
+    check "$m f32: token by token gives the same" same_logits max_abs "$bound" --chunk 1
     check "$m f16: planned" plan "$work/$m.f16.gguf"
-    check "$m f16: logits rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" rms 0.01
+    check "$m f16: logits $f16_rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" $f16_rms 0.01
     check "$m f16: greedy tokens" greedy_matches "$work/$m.json" $margin
     for type in q8_0 q4_0 mxfp4; do
         [ -e "$work/$m.$type.gguf" ] || continue
         check "$m $type: planned" plan "$work/$m.$type.gguf"
         check "$m $type: logits $rms within $rms_bound" logits_match "$work/$m.$type.json" "$work/$m.$type.logits.f32" $rms $rms_bound
-        check "$m $type: uneven chunks give the same" same_logits --chunk 5
+        check "$m $type: uneven chunks give the same" same_logits $rms "$rms_bound" --chunk 5
     done
 }
 
