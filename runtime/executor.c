@@ -6,6 +6,11 @@
 
 #include "runtime/executor_internal.h"
 
+enum {
+    // Caches of this size are read faster in huge pages (docs/kernels-cpu.md); of smaller ones they would only fill more memory.
+    HUGE_FROM_BYTES = 32 << 20
+};
+
 // ---- host memory --------------------------------------------------------------------------------------------------
 
 // Zeroed memory that only counts once it is touched; mapped into the device where there is one.
@@ -22,6 +27,7 @@ static enum atsi_status host_alloc(struct atsi_executor *x, uint64_t bytes, void
             *host = NULL;
             return atsi_fail(err, ATSI_FAILED, "no memory for %.1f MiB of buffers", (double)bytes / 0x1p20);
         }
+        if (bytes >= HUGE_FROM_BYTES) madvise(*host, bytes, MADV_HUGEPAGE); // only a wish
     }
     x->host_bytes += bytes;
     return ATSI_OK;
