@@ -11,7 +11,7 @@
 // ---- reading ------------------------------------------------------------------------------------------------------
 
 enum {
-    READ_PIECE_BYTES = 1 << 20
+    READ_PIECE_BYTES = 512 << 10
 };
 
 struct bulk {
@@ -37,19 +37,27 @@ static void read_piece(const struct bulk *b, uint64_t i) {
     if (b->dst) memcpy(b->dst + begin, b->src + begin, bytes);
 }
 
-static void read_pieces(void *context, int i_thread, int n_threads) {
+static uint32_t count_pieces(void *context, uint32_t phase) {
     const struct bulk *b = context;
-    uint64_t n = (b->bytes + READ_PIECE_BYTES - 1) / READ_PIECE_BYTES;
-    for (uint64_t i = (uint64_t)i_thread; i < n; i += (uint64_t)n_threads) read_piece(b, i);
+    (void)phase;
+    return (uint32_t)((b->bytes + READ_PIECE_BYTES - 1) / READ_PIECE_BYTES);
 }
 
+static void read_item(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    (void)phase, (void)i_thread;
+    read_piece(context, item);
+}
+
+// Pieces go to whoever is free: a thread that loses its core holds nobody up.
 void atsi_bulk_read(struct atsi_pool *pool, const struct atsi_plan_file *file, void *dst, const void *src,
                     uint64_t bytes) {
+    static const struct atsi_pool_work work = {1, count_pieces, read_item};
     struct bulk b = {file, dst, src, bytes};
-    if (pool && bytes > READ_PIECE_BYTES)
-        atsi_pool_run(pool, read_pieces, &b);
-    else
-        read_pieces(&b, 0, 1);
+    if (pool && bytes > READ_PIECE_BYTES) {
+        atsi_pool_share(pool, &work, &b);
+        return;
+    }
+    for (uint32_t i = 0; i < count_pieces(&b, 0); i++) read_piece(&b, i);
 }
 
 // ---- copying ------------------------------------------------------------------------------------------------------
