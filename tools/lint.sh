@@ -52,6 +52,7 @@ isa_flags() {
     *_avx2.c) echo "-mavx2 -mfma -mf16c" ;;
     *_avxvnni.c) echo "-mavx2 -mfma -mf16c -mavxvnni" ;;
     *_avx512.c) echo "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni" ;;
+    *_avx512vbmi.c) echo "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi" ;;
     esac
 }
 

@@ -168,7 +168,7 @@ INLINE struct levels two_bit_levels(int a, int b, int c) {
 }
 
 INLINE struct levels three_bit_levels(uint64_t eight) {
-    vint first = _mm512_set1_epi64((long long)(eight + 0x8080808080808080u));
+    vint first = v_xor(_mm512_set1_epi64((long long)eight), v_set_8(0x80));
     vint eighths =
         _mm512_setr_epi32(0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303, 0x04040404,
                           0x04040404, 0x05050505, 0x05050505, 0x06060606, 0x06060606, 0x07070707, 0x07070707);
