@@ -16,7 +16,7 @@ enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, 
 void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine
 const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
 
-// Runs calls[0..n_calls) as if one after the other, in one dispatch of the pool, with a barrier where one needs another's output.
+// Runs calls[0..n_calls) as if one after the other, in one dispatch of the pool, in phases where one needs another's output.
 // pool NULL, or of more threads than the n_threads of atsi_cpu_create: on the calling thread alone. All calls
 // belong to one round (its numbers stand still until this returns) and to the program of atsi_cpu_create.
 void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct atsi_op_call *calls, int n_calls);
