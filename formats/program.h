@@ -251,7 +251,8 @@ uint64_t atsi_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint32_t c
 uint32_t atsi_state_capacity(const struct atsi_state *s, uint32_t n_ctx, uint32_t chunk);
 
 // Gives every buffer its offset so that buffers that are live at the same time do not share bytes (a buffer is live from an op that
-// writes all that is read of it to the last op that reads it before the next such write); rows: n_tokens_max and n_outputs_max. Offsets are 256-byte aligned. *region_bytes: the total.
+// writes all that is read of it to the last op that reads it before the next such write); rows: n_tokens_max and n_outputs_max.
+// Offsets are 256-byte aligned. *region_bytes: the total.
 enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
                                             uint64_t *region_bytes, struct atsi_error *err);
 

@@ -10,9 +10,10 @@
 // The budget as a table, one line an item, the method, the predicted rates and the certificate.
 void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement);
 
-// With statistics (NULL: none) what they say of the placement (hot_experts.h). Every unit: bytes on the GPU, times and density on both sides, where it is, and what the other side would change ("value":
+// Every unit: bytes on the GPU, times and density on both sides, where it is, and what the other side would change ("value":
 // microseconds of the objective lost by moving this unit alone, at the times the placement was solved with). Before that the best
-// of every chunk that was tried, and what 1 GiB more would bring. With `json` one object.
+// of every chunk that was tried, what 1 GiB more would bring, and with routing statistics (NULL: none) what they say of the
+// placement (hot_experts.h). With `json` one object.
 enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
                               const struct atsi_routing_stats *routing, bool json, struct atsi_error *err);
