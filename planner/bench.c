@@ -98,7 +98,6 @@ enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads
     const struct atsi_plan_limits *l = &plan->limits;
     memset(side, 0, sizeof *side);
     ATSI_TRY(atsi_pool_create(n_threads, &side->pool, err));
-    ATSI_TRY(make_cpu_arena(side, plan, err));
     return atsi_cpu_create(NULL, &plan->program, l->chunk, l->n_outputs, l->n_ctx, atsi_pool_n_threads(side->pool),
                            &side->cpu, err);
 }
@@ -114,7 +113,6 @@ enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_d
     ATSI_TRY(device->ops->event_create(device, true, &side->from, err));
     ATSI_TRY(device->ops->event_create(device, true, &side->to, err));
     ATSI_TRY(device->ops->host_alloc(device, ATSI_BENCH_STAGING_BYTES, &side->staging, &staging_dev, err));
-    ATSI_TRY(make_gpu_arena(side, plan, err));
     return device->ops->prepare(device, &plan->program, l->chunk, l->n_outputs, l->n_ctx, err);
 }
 
@@ -387,6 +385,7 @@ static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us
 
 enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
                                uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+    if (!side->arena) ATSI_TRY(side->device ? make_gpu_arena(side, plan, err) : make_cpu_arena(side, plan, err));
     struct bench *b = calloc(1, sizeof *b);
     if (!b) return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
     b->side = side;

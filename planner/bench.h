@@ -15,7 +15,8 @@ struct atsi_bench_side {
     struct atsi_stream *stream;
     struct atsi_event *from, *to;
     void *staging; // pinned, ATSI_BENCH_STAGING_BYTES
-    // Where weights and states stand: taken in turn, so that a byte is used again only after all the others.
+    // Where weights and states stand: taken in turn, so that a byte is used again only after all the others. Made for the first
+    // operation, after what the driver takes of the card has been measured.
     char *arena;
     uint64_t arena_bytes, arena_used;
 };
