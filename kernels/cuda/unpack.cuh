@@ -141,7 +141,9 @@ __device__ inline void look_up_halves(const split_table &table, uint2 w, uint32_
     }
 }
 
-// 2^23 + a field of a packed word, as a float put together from bits. The field counts from where it stands.
+// 2^23 + a field of a packed word, as a float put together from bits. The field counts from where it stands: in a word's second byte
+// 256 times.
+constexpr float FIELD_32 = 8388608.0f + 32, FIELD_32_SECOND = 8388608.0f + 32 * 256; // of a field that holds 32
 __device__ inline float field_of(uint32_t word, uint32_t mask) {
     uint32_t bits;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(word), "r"(mask), "r"(0x4b000000u)); // word & mask | 2^23
@@ -519,8 +521,8 @@ struct weight_q3_k : plain_codes {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 uint32_t both = (low[h] & 0x0f0fu) | (top[h] & 0x0303u) << 4;
-                s.scale[0][h] = unit.x * part * (field_of(both, 0xff) - 8388640.0f);
-                s.scale[1][h] = unit.y * part * 0x1p-8f * (field_of(both, 0xff00) - 8396800.0f);
+                s.scale[0][h] = unit.x * part * (field_of(both, 0xff) - FIELD_32);
+                s.scale[1][h] = unit.y * part * 0x1p-8f * (field_of(both, 0xff00) - FIELD_32_SECOND);
             }
         }
     };
@@ -552,8 +554,8 @@ struct weight_iq4_xs : plain_codes {
         __device__ void unpack(span_scales &s) const {
             float2 unit = __half22float2(d);
             uint32_t both = (low & 0x0f0f) | (high << 4 & 0x30) | (high >> 4 & 0x3000);
-            s.scale[0][0] = unit.x * (field_of(both, 0xff) - 8388640.0f); // the field less 32
-            s.scale[1][0] = unit.y * 0x1p-8f * (field_of(both, 0xff00) - 8396800.0f);
+            s.scale[0][0] = unit.x * (field_of(both, 0xff) - FIELD_32);
+            s.scale[1][0] = unit.y * 0x1p-8f * (field_of(both, 0xff00) - FIELD_32_SECOND);
         }
     };
 };
