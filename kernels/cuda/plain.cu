@@ -44,9 +44,9 @@ __device__ inline void store_result(const plain_args &a, uint32_t row, uint32_t 
 }
 
 // x: 16 weight rows, 4 a warp, or with SHARED 4 rows whose columns the warps share, for matrices of few rows; y: pair (experts).
-// N_IN: input rows computed, those behind a.n_in repeat the last.
+// N_IN: input rows computed, those behind a.n_in repeat the last; many need registers to have all their loads under way.
 template <class T, int N_IN, bool ALIGNED, bool SHARED>
-__global__ void __launch_bounds__(WARPS *WARP) vector_kernel(plain_args a) {
+__global__ void __launch_bounds__(WARPS *WARP, N_IN > 1 ? 3 : 0) vector_kernel(plain_args a) {
     begin_kernel();
     __shared__ float partial[SHARED ? WARPS : 1][WARP_ROWS * N_IN];
     constexpr int STEP = ALIGNED ? pack<T>::N : 1, STRIDE = (SHARED ? WARPS : 1) * WARP * STEP;
