@@ -172,15 +172,12 @@ static enum atsi_status time_items(struct measuring *m, struct atsi_bench_side *
     return ATSI_OK;
 }
 
-// The scratch memory that the device was prepared with is part of a plan's own budget, and the arena is the profiler's: neither
-// belongs to the driver's share.
-static enum atsi_status measure_link_once(struct measuring *m, const struct atsi_bench_side *side,
-                                          struct atsi_error *err) {
+// The scratch memory that the device was prepared with is part of a plan's own budget, not of the driver's share.
+static enum atsi_status measure_link_once(struct measuring *m, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &m->largest.limits;
-    uint64_t ours = m->options->device->ops->scratch_bytes(&m->plan->program, l->chunk, l->n_outputs, l->n_ctx);
-    ours += side->arena_bytes;
+    uint64_t scratch = m->options->device->ops->scratch_bytes(&m->plan->program, l->chunk, l->n_outputs, l->n_ctx);
     ATSI_TRY(atsi_measure_link(m->options->device, m->profile, err));
-    m->profile->context_bytes -= ours < m->profile->context_bytes ? ours : m->profile->context_bytes;
+    m->profile->context_bytes -= scratch < m->profile->context_bytes ? scratch : m->profile->context_bytes;
     return ATSI_OK;
 }
 
@@ -191,7 +188,7 @@ static enum atsi_status measure_side(struct measuring *m, enum atsi_backend back
     enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(&m->largest, m->options->device, &side, err)
                                                   : atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
     if (status == ATSI_OK && backend == ATSI_GPU && m->profile->to_device.bytes_per_us <= 0)
-        status = measure_link_once(m, &side, err);
+        status = measure_link_once(m, err);
     if (status == ATSI_OK) status = time_items(m, &side, items, err);
     atsi_bench_close(&side);
     return status;
