@@ -235,7 +235,8 @@ enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_erro
 static enum atsi_status issue_in_turn(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
     ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
     ATSI_TRY(t->device->ops->stream_wait(t->stream, t->reached, err));
-    return issue_one(t, (uint32_t)(t->n_issued % n_units(t)), err);
+    uint32_t n = n_units(t);
+    return n ? issue_one(t, (uint32_t)(t->n_issued % n), err) : ATSI_OK;
 }
 
 enum atsi_status atsi_transfers_await(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {

@@ -61,8 +61,8 @@ void sim_graph_append(struct sim_graph *g, struct sim_item *item) {
 }
 
 enum atsi_status sim_capture_begin(struct atsi_stream *s, struct atsi_error *err) {
-    struct sim_graph *g = calloc(1, sizeof *g);
     ATSI_TRY(sim_state(sim_of(s->device), err));
+    struct sim_graph *g = calloc(1, sizeof *g);
     if (g == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for a graph");
     g->last = &g->first;
     stream_of(s)->capture = g;
