@@ -84,6 +84,15 @@ static uint32_t watch(struct bench *b, double us) {
     return n;
 }
 
+// A bench whose units have all left, while there would be room for them.
+static void open_emptied(struct bench *b) {
+    open_bench(b, 0);
+    b->reserve.bytes = CARD;
+    assert_int_equal(watch(b, 1e4), 1);
+    assert_int_equal(b->weights.n_resident, 0);
+    b->reserve.bytes = RESERVE;
+}
+
 static void nothing_moves_while_there_is_room(void **state) {
     (void)state;
     struct bench b;
@@ -160,10 +169,7 @@ static void it_comes_back_when_there_is_room_for_a_while(void **state) {
 static void it_comes_back_as_far_as_there_is_room(void **state) {
     (void)state;
     struct bench b;
-    open_bench(&b, 0);
-    b.reserve.bytes = CARD;
-    assert_int_equal(watch(&b, 1e4), 1);
-    b.reserve.bytes = RESERVE;
+    open_emptied(&b);
     leave_free(&b, RESERVE + RESERVE / 4 + (500 << 10)); // "o" takes 400 KiB
     assert_int_equal(watch(&b, 3 * second), 1);
     assert_int_equal(b.weights.n_resident, 1);
@@ -177,10 +183,7 @@ static void it_comes_back_as_far_as_there_is_room(void **state) {
 static void others_are_faster(void **state) {
     (void)state;
     struct bench b;
-    open_bench(&b, 0);
-    b.reserve.bytes = CARD;
-    assert_int_equal(watch(&b, 1e4), 1);
-    b.reserve.bytes = RESERVE;
+    open_emptied(&b);
     uint64_t before = b.weights.filled_bytes;
     bool refused;
     check_ok(atsi_weights_refill(&b.weights, 3, 0, &refused, &b.err), b.err);
