@@ -1,5 +1,6 @@
 // Every operation and every weight type on the card against the CPU kernels, and the device interface itself. Runs on a machine with
 // a card only: tests/gpu/run.sh. `test_cuda small` leaves the larger shapes out, for compute-sanitizer.
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/gpu/cuda_suite.h"
 #include "tests/support/check.h"
+#include "tests/support/test_temp.h"
 
 // ---- the interface ---------------------------------------------------------------------------------------------------------
 
@@ -77,8 +79,10 @@ static void mapped_file_is_registered(void **state) {
            info.total_bytes / 0x1p30, info.free_bytes / 0x1p30, info.used_by_process_bytes / 0x1p20,
            info.n_copy_engines, info.can_register_host ? "yes" : "no");
     if (!info.can_register_host) skip();
-    char path[] = "/tmp/atsi-test-XXXXXX";
-    int fd = mkstemp(path);
+    char path[TEMP_ROOT_CAP];
+    temp_file(path);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
     unlink(path);
     uint32_t *written = malloc(BYTES), *back = calloc(1, BYTES);
     for (uint32_t i = 0; i < BYTES / 4; i++) written[i] = i * 2654435761u;

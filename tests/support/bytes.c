@@ -66,3 +66,13 @@ void bytes_write(const struct bytes *b, const char *folder, const char *name) {
     if (b->size && fwrite(b->data, 1, b->size, file) != b->size) die(path);
     if (fclose(file) != 0) die(path);
 }
+
+bool bytes_read(const char *path, struct bytes *out) {
+    char buffer[65536];
+    FILE *f = fopen(path, "rb");
+    *out = (struct bytes){0};
+    if (!f) return false;
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) bytes_append(out, buffer, n);
+    fclose(f);
+    return true;
+}

@@ -2,6 +2,7 @@
 #ifndef ATSI_TESTS_SUPPORT_BYTES_H
 #define ATSI_TESTS_SUPPORT_BYTES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,5 +22,7 @@ void bytes_free(struct bytes *b);
 
 // Writes a file; `folder` and `name` are joined by a slash.
 void bytes_write(const struct bytes *b, const char *folder, const char *name);
+// Reads a whole file. False, and `out` empty, when it cannot be opened.
+bool bytes_read(const char *path, struct bytes *out);
 
 #endif

@@ -7,6 +7,7 @@
 #include "formats/plan_writer.h"
 #include "tests/support/check.h"
 #include "tests/support/program_builder.h"
+#include "tests/support/test_temp.h"
 
 static void set_times(struct atsi_plan *plan) {
     static const struct {
@@ -56,13 +57,11 @@ static void write_plan(struct model_file *f, struct atsi_plan *plan, const char 
 }
 
 void model_file_open(struct model_file *f, enum atsi_backend home, bool compress) {
-    char path[] = "/tmp/atsi-model-XXXXXX";
+    char path[TEMP_ROOT_CAP];
     struct atsi_plan plan;
     struct atsi_error err = {0};
-    int fd = mkstemp(path);
     memset(f, 0, sizeof *f);
-    assert_true(fd >= 0);
-    close(fd);
+    temp_file(path);
     test_build_plan(&plan);
     assert_true(plan.program.n_tensors <= MODEL_FILE_TENSORS_MAX);
     for (uint32_t u = 0; u < plan.program.n_units; u++) plan.program.units[u].backend = home;

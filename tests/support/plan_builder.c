@@ -6,6 +6,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "tests/support/test_temp.h"
+
 const char pb_manifest[] = "{\"manifest_version\": 1, \"text\": \"\xC3\xA9\"}";
 const char pb_tokenizer[] = "tokenizer tables";
 
@@ -75,26 +77,17 @@ enum atsi_status pb_write(const char *path, bool no_weights, struct atsi_error *
     return status;
 }
 
-struct bytes pb_read_file(const char *path) {
-    struct bytes b = {0};
-    char piece[65536];
-    FILE *file = fopen(path, "rb");
-    if (!file) return b;
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;) bytes_append(&b, piece, n);
-    fclose(file);
-    return b;
-}
-
 struct bytes pb_plan(bool no_weights) {
-    char path[] = "/tmp/atsi-plan-XXXXXX";
+    char path[TEMP_ROOT_CAP];
     struct atsi_error err;
-    int fd = mkstemp(path);
-    if (fd < 0 || pb_write(path, no_weights, &err) != ATSI_OK) {
+    temp_file(path);
+    if (pb_write(path, no_weights, &err) != ATSI_OK) {
         fprintf(stderr, "cannot build a plan\n");
         exit(1);
     }
-    close(fd);
-    struct bytes file = pb_read_file(path), exact = bytes_exact(&file, file.size);
+    struct bytes file, exact;
+    if (!bytes_read(path, &file)) exit(1);
+    exact = bytes_exact(&file, file.size);
     bytes_free(&file);
     unlink(path);
     return exact;

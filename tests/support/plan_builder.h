@@ -34,7 +34,6 @@ void pb_fill(const struct atsi_tensor *tensor, uint32_t seed, uint8_t *out);
 
 // Writes a sound plan of five tensors, raw and compressed, with sections aligned to 4096.
 enum atsi_status pb_write(const char *path, bool no_weights, struct atsi_error *err);
-struct bytes pb_read_file(const char *path);
 // The plan of pb_write in memory.
 struct bytes pb_plan(bool no_weights);
 

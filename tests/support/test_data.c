@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #include "tests/support/check.h"
@@ -22,22 +23,21 @@ static void unpack(struct bytes *b) {
     *b = unpacked;
 }
 
-bool bytes_read(const char *path, struct bytes *out) {
-    char buffer[65536];
-    FILE *f = fopen(path, "rb");
-    if (!f) return false;
-    *out = (struct bytes){0};
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) bytes_append(out, buffer, n);
-    fclose(f);
-    return true;
-}
-
 bool test_data_read(const char *path, struct bytes *out) {
     char full[1024];
     snprintf(full, sizeof full, "%s/%s", folder(), path);
     if (!bytes_read(full, out)) return false;
     size_t length = strlen(path);
     if (length > 4 && strcmp(path + length - 4, ".zst") == 0) unpack(out);
+    return true;
+}
+
+bool test_data_unpack(const char *path, const char *into) {
+    char archive[1024], command[2048];
+    snprintf(archive, sizeof archive, "%s/%s", folder(), path);
+    if (access(archive, R_OK) != 0) return false;
+    snprintf(command, sizeof command, "tar -C '%s' -I zstd -xf '%s'", into, archive);
+    assert_int_equal(system(command), 0);
     return true;
 }
 

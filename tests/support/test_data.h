@@ -6,11 +6,11 @@
 
 #include "tests/support/bytes.h"
 
-// Reads a whole file. False when it cannot be opened.
-bool bytes_read(const char *path, struct bytes *out);
-
 // Reads a file by its path in the data folder, and unpacks it when it ends in .zst. False when it is not there.
 bool test_data_read(const char *path, struct bytes *out);
+
+// Unpacks an archive (.tar.zst) of the data folder into `into`. False when it is not there; one that is damaged fails the test.
+bool test_data_unpack(const char *path, const char *into);
 
 // Ends the running test as skipped, saying which file is missing.
 _Noreturn void test_data_skip(const char *path);

@@ -1,6 +1,5 @@
 // Sizes, hashing, strings and file mapping.
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include "formats/base/size.h"
 #include "formats/base/str.h"
 #include "tests/support/check.h"
+#include "tests/support/test_temp.h"
 
 static void test_size_parse(void **state) {
     (void)state;
@@ -130,8 +130,8 @@ static void test_str(void **state) {
 
 static void test_map(void **state) {
     (void)state;
-    char folder[] = "/tmp/atsi-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
+    char folder[TEMP_ROOT_CAP], path[TEMP_PATH_CAP];
+    temp_folder(folder);
     struct atsi_map map;
     struct atsi_error err;
     check_refused(atsi_map_open(&map, folder, &err), err, folder, "folder", "regular file");
@@ -159,8 +159,7 @@ static void test_map(void **state) {
     assert_memory_equal(map.data, "hello", 5);
     atsi_map_close(&map);
     atsi_map_close(&map);
-    unlink(path);
-    rmdir(folder);
+    temp_remove(folder);
 }
 
 int main(void) {

@@ -1,19 +1,19 @@
 // Models in several files: found from any part; parts that are missing, empty, swapped, renamed or foreign are refused
 // by name.
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "formats/gguf.h"
 #include "tests/support/check.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/test_temp.h"
 
 enum {
     N_PARTS = 3
 };
 
 struct set {
-    char folder[32];
+    char folder[TEMP_ROOT_CAP];
     struct bytes parts[N_PARTS];
 };
 
@@ -56,8 +56,7 @@ static void replace_part(struct set *set, int part, struct bytes file) {
 }
 
 static void make_set(struct set *set, uint32_t int_type) {
-    strcpy(set->folder, "/tmp/atsi-test-XXXXXX");
-    assert_non_null(mkdtemp(set->folder));
+    temp_folder(set->folder);
     for (int i = 0; i < N_PARTS; i++) {
         set->parts[i] = build_part(i, int_type, N_PARTS - 1, "llama");
         write_part(set, i);
@@ -66,7 +65,7 @@ static void make_set(struct set *set, uint32_t int_type) {
 
 static void remove_set(struct set *set) {
     for (int i = 0; i < N_PARTS; i++) {
-        char path[96];
+        char path[TEMP_PATH_CAP];
         part_path(set, path, sizeof path, i);
         unlink(path);
         bytes_free(&set->parts[i]);
@@ -76,7 +75,7 @@ static void remove_set(struct set *set) {
 
 #define check_set_refused(set, part, ...)                                       \
     do {                                                                        \
-        char path_[96];                                                         \
+        char path_[TEMP_PATH_CAP];                                              \
         struct atsi_gguf *gguf_;                                                \
         struct atsi_error err_;                                                 \
         part_path(set, path_, sizeof path_, part);                              \
@@ -90,7 +89,7 @@ static void test_any_part(void **state) {
         struct set set;
         make_set(&set, types[k]);
         for (int i = 0; i < N_PARTS; i++) {
-            char path[96];
+            char path[TEMP_PATH_CAP];
             struct atsi_gguf *gguf;
             struct atsi_error err;
             struct atsi_str arch;
@@ -115,7 +114,7 @@ static void test_any_part(void **state) {
 static void test_missing_and_empty(void **state) {
     (void)state;
     struct set set;
-    char path[96];
+    char path[TEMP_PATH_CAP];
     make_set(&set, GB_U16);
     part_path(&set, path, sizeof path, 1);
     unlink(path);
@@ -164,7 +163,7 @@ static void test_foreign_parts(void **state) {
 static void test_renamed_and_joined(void **state) {
     (void)state;
     struct set set;
-    char path[96];
+    char path[TEMP_PATH_CAP];
     struct atsi_gguf *gguf;
     struct atsi_error err;
     make_set(&set, GB_U16);
@@ -194,7 +193,7 @@ static void test_renamed_and_joined(void **state) {
 static void test_cut_by_bytes(void **state) {
     (void)state;
     struct set set;
-    char path[96];
+    char path[TEMP_PATH_CAP];
     struct atsi_gguf *gguf;
     struct atsi_error err;
     struct gguf_builder g;

@@ -10,6 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/test_temp.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum {
@@ -23,12 +24,12 @@ enum {
 };
 #endif
 
-static char folder[64];
+static char folder[TEMP_ROOT_CAP];
 
 static int make_folder(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/atsi-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    temp_folder(folder);
+    return 0;
 }
 
 static int remove_folder(void **state) {
@@ -57,7 +58,8 @@ struct outcome {
 };
 
 static void read_log(const char *path, struct outcome *outcome) {
-    struct bytes log = pb_read_file(path);
+    struct bytes log;
+    assert_true(bytes_read(path, &log));
     snprintf(outcome->log, sizeof outcome->log, "%.*s", (int)log.size, log.size ? (const char *)log.data : "");
     bytes_free(&log);
     unlink(path);
@@ -66,7 +68,7 @@ static void read_log(const char *path, struct outcome *outcome) {
 static struct outcome run(const char *const arguments[]) {
     struct outcome outcome = {0};
     struct rusage usage;
-    char log_path[96];
+    char log_path[TEMP_PATH_CAP];
     snprintf(log_path, sizeof log_path, "%s/log", folder);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -103,7 +105,7 @@ static void check_outcome(const char *what, const struct outcome *o, const char 
 // ---- models ------------------------------------------------------------------------------------------------------
 
 static void check_model(const char *what, const struct bytes *file, const char *word) {
-    char model[96], plan[96];
+    char model[TEMP_PATH_CAP], plan[TEMP_PATH_CAP];
     snprintf(model, sizeof model, "%s/bad.gguf", folder);
     snprintf(plan, sizeof plan, "%s/out.atsp", folder);
     bytes_write(file, folder, "bad.gguf");
@@ -185,7 +187,7 @@ static void test_bad_models(void **state) {
 // ---- plans -------------------------------------------------------------------------------------------------------
 
 static void check_plan(const char *what, const struct bytes *file, const char *word) {
-    char plan[96];
+    char plan[TEMP_PATH_CAP];
     snprintf(plan, sizeof plan, "%s/bad.atsp", folder);
     bytes_write(file, folder, "bad.atsp");
     const char *const commands[][8] = {{"atsi-run", plan, "--device", "cpu", "-p", "x", NULL},

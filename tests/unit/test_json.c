@@ -3,13 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "formats/base/json.h"
+#include "tests/support/bytes.h"
+#include "tests/support/test_temp.h"
 
 static cJSON *parse_good(const char *text) {
     struct atsi_error err = {0};
@@ -156,15 +156,14 @@ static void files_are_named(void **state) {
     assert_int_equal(atsi_json_parse_file("/nonexistent/x.json", 100, &tree, &err), ATSI_BAD_INPUT);
     assert_non_null(strstr(err.text, "/nonexistent/x.json: "));
     assert_int_equal(atsi_json_parse_file("/", 100, &tree, &err), ATSI_BAD_INPUT);
-    char path[] = "/tmp/atsi-json-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "[1,2]", 5), 5);
-    close(fd);
+    char folder[TEMP_ROOT_CAP], path[TEMP_PATH_CAP];
+    temp_folder(folder);
+    snprintf(path, sizeof path, "%s/x.json", folder);
+    bytes_write(&(struct bytes){(uint8_t *)"[1,2]", 5, 5}, folder, "x.json");
     assert_int_equal(atsi_json_parse_file(path, 4, &tree, &err), ATSI_BAD_INPUT);
     assert_int_equal(atsi_json_parse_file(path, 5, &tree, &err), ATSI_OK);
     cJSON_Delete(tree);
-    unlink(path);
+    temp_remove(folder);
 }
 
 int main(void) {

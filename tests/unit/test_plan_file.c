@@ -6,13 +6,14 @@
 
 #include "tests/support/check.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/test_temp.h"
 
-static char path[64];
+static char path[TEMP_PATH_CAP];
 
 static int make_path(void **state) {
     (void)state;
-    char folder[] = "/tmp/atsi-test-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char folder[TEMP_ROOT_CAP];
+    temp_folder(folder);
     snprintf(path, sizeof path, "%s/x.atsp", folder);
     return 0;
 }

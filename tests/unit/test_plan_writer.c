@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,13 +11,13 @@
 #include "formats/base/new_file.h"
 #include "tests/support/check.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/test_temp.h"
 
-static char folder[64];
+static char folder[TEMP_ROOT_CAP];
 
 static int make_folder(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/atsi-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    temp_folder(folder);
     return 0;
 }
 
@@ -32,18 +31,12 @@ static int n_files(void) {
 
 static int remove_folder(void **state) {
     (void)state;
-    DIR *dir = opendir(folder);
-    char path[512];
-    for (struct dirent *e; (e = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    closedir(dir);
-    return rmdir(folder);
+    temp_remove(folder);
+    return 0;
 }
 
 static const char *in_folder(const char *name) {
-    static char path[128];
+    static char path[TEMP_PATH_CAP];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
 }
@@ -95,7 +88,8 @@ static void test_no_space(void **state) {
         if (status == ATSI_OK) break;
         assert_int_equal(status, ATSI_FAILED);
         check_message(err, "cannot write", "x.atsp: File too large");
-        struct bytes kept = pb_read_file(in_folder("x.atsp"));
+        struct bytes kept;
+        assert_true(bytes_read(in_folder("x.atsp"), &kept));
         assert_int_equal(kept.size, 3);
         bytes_free(&kept);
         assert_int_equal(n_files(), 1);

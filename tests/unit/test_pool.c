@@ -12,6 +12,7 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/topology.h"
 #include "tests/support/check.h"
+#include "tests/support/test_temp.h"
 
 enum {
     THREADS_MAX = 64
@@ -248,7 +249,7 @@ static void counts_are_clamped(void **state) {
 
 // ---- topology ---------------------------------------------------------------------------------------------------------
 
-static char root[64];
+static char root[TEMP_ROOT_CAP];
 
 static void put(const char *path, const char *text) {
     char full[256];
@@ -277,17 +278,6 @@ static void put_cpu(int cpu, const char *siblings, const char *speed_file, long 
     put(path, text);
 }
 
-static void new_machine(void) {
-    snprintf(root, sizeof root, "/tmp/atsi-topology-XXXXXX");
-    assert_non_null(mkdtemp(root));
-}
-
-static void remove_machine(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", root);
-    assert_int_equal(system(command), 0);
-}
-
 static void check_order(const struct atsi_topology *t, int n_fast, const int *order, int n) {
     assert_int_equal(t->n_cpus, n);
     assert_int_equal(t->n_fast_cores, n_fast);
@@ -299,7 +289,7 @@ static void hybrid_cores(void **state) {
     (void)state;
     static const int ALL[] = {0, 1, 2, 3, 4, 5}, PART[] = {1, 2, 3, 5};
     struct atsi_topology t;
-    new_machine();
+    temp_folder(root);
     for (int cpu = 0; cpu < 4; cpu++)
         put_cpu(cpu, cpu < 2 ? "0-1\n" : "2-3\n", "cpufreq/cpuinfo_max_freq", 5200000 - 100000 * (cpu / 2));
     put_cpu(4, "4\n", "cpufreq/cpuinfo_max_freq", 3900000);
@@ -311,28 +301,28 @@ static void hybrid_cores(void **state) {
     put("/sys/devices/cpu_core/cpus", "4-5\n"); // names count for more than clocks
     atsi_topology_read_at(&t, root, ALL, 6);
     check_order(&t, 2, (const int[]){4, 5, 0, 2, 1, 3}, 6);
-    remove_machine();
+    temp_remove(root);
 }
 
 static void capacities_and_bare_machines(void **state) {
     (void)state;
     static const int ALL[] = {0, 1, 2, 3};
     struct atsi_topology t;
-    new_machine();
+    temp_folder(root);
     atsi_topology_read_at(&t, root, ALL, 4); // nothing to read
     check_order(&t, 4, ALL, 4);
     assert_int_equal(t.quota_cpus, 0);
     for (int cpu = 0; cpu < 4; cpu++) put_cpu(cpu, "", "cpu_capacity", cpu < 2 ? 446 : 1024);
     atsi_topology_read_at(&t, root, ALL, 4);
     check_order(&t, 2, (const int[]){2, 3, 0, 1}, 4);
-    remove_machine();
+    temp_remove(root);
 }
 
 static void quotas(void **state) {
     (void)state;
     static const int ALL[] = {0, 1, 2, 3};
     struct atsi_topology t;
-    new_machine();
+    temp_folder(root);
     put("/proc/self/cgroup", "0::/user/box\n");
     put("/sys/fs/cgroup/user/box/cpu.max", "max 100000\n");
     atsi_topology_read_at(&t, root, ALL, 4);
@@ -354,7 +344,7 @@ static void quotas(void **state) {
     put("/proc/self/cgroup", "nonsense\n::\n:\n");
     atsi_topology_read_at(&t, root, ALL, 4);
     assert_int_equal(t.quota_cpus, 0);
-    remove_machine();
+    temp_remove(root);
 }
 
 int main(void) {

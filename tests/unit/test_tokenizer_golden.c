@@ -1,12 +1,12 @@
 // Real vocabularies against the ids that the models' own tokenizers give (the Rust library tokenizers).
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
 #include "tests/support/check.h"
 #include "tests/support/test_data.h"
+#include "tests/support/test_temp.h"
 #include "tests/support/tokenizers.h"
 
 struct golden_case {
@@ -201,18 +201,15 @@ static void check_tiny_model(const char *folder, const char *name) {
 static void tiny_models(void **state) {
     (void)state;
     static const char *const names[] = {"gemma3", "glm4", "llama31", "llama_tied", "qwen2", "qwen35"};
-    const char *data = getenv("ATSI_TEST_DATA");
-    char folder[] = "/tmp/atsi-tokenizer-XXXXXX", command[1000];
-    assert_non_null(mkdtemp(folder));
+    char folder[TEMP_ROOT_CAP], archive[64];
+    temp_folder(folder);
     bool found = true;
     for (size_t i = 0; i < sizeof names / sizeof *names && found; i++) {
-        snprintf(command, sizeof command, "tar -C '%s' -I zstd -xf '%s/tiny-models/%s.tar.zst' 2>/dev/null", folder,
-                 data ? data : "../shared", names[i]);
-        found = system(command) == 0;
+        snprintf(archive, sizeof archive, "tiny-models/%s.tar.zst", names[i]);
+        found = test_data_unpack(archive, folder);
         if (found) check_tiny_model(folder, names[i]);
     }
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    assert_int_equal(system(command), 0);
+    temp_remove(folder);
     if (!found) test_data_skip("tiny-models");
 }
 
