@@ -8,8 +8,7 @@
 # was measured, time over the floor, the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
 # STEPS="base +2P": only these. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 n_prompt=${PROMPT:-1024} n_tokens=${TOKENS:-128} ctx=${CTX:-4096} chunk=${CHUNK:-512}
 [ $# -gt 0 ] || set -- qwen3-14b qwen3-30b-a3b gpt-oss-20b
 

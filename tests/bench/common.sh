@@ -6,7 +6,7 @@
 #   SECONDS_LEFT  no new measurement starts after this many seconds
 B=$(realpath "${B:-build}")
 DEVICE=${DEVICE:-cuda}
-here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
+here=$(realpath "$(dirname "${BASH_SOURCE[0]}")") # the folder of these scripts
 WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/atsi-bench.XXXXXX")}
 mkdir -p "$WORK"
 trap 'rm -rf "$WORK"' EXIT

@@ -5,8 +5,7 @@
 # A prompt of PROMPT=512 tokens, then TOKENS=32. Each model is deleted before the next is made.
 # Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 n_prompt=${PROMPT:-512} n_tokens=${TOKENS:-32} ctx=4096
 [ $# -gt 0 ] || set -- "glm-z1-9b 6G --recipe f16" "llama3.1-70b 6G --layers 20" "qwen3-next-80b-a3b 6G --layers 12" \
     "qwen3.5-122b-a10b 6G --layers 12" "gpt-oss-120b 6G --layers 9"

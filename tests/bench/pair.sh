@@ -11,8 +11,7 @@
 # bandwidth measured in the same run by bench_matmul. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
 export DEVICE=${DEVICE:-cpu}
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 threads=${THREADS:-$(nproc)} n_prefill=${PREFILL:-512} n_decode=${TOKENS:-64} depth=${DEPTH:-64} ctx=${CTX:-1024}
 [ $# -gt 0 ] || set -- "qwen3-1.7b 5 --recipe q4_k_m" "qwen3-14b 3 --recipe q4_k_m" "gpt-oss-20b 5 --layers 6" \
     "qwen3-1.7b 5 --recipe iq4_xs" "qwen3-1.7b 5 --recipe q8_0" "qwen3-1.7b 5 --recipe f16"

@@ -6,8 +6,7 @@
 # than twice the time that the link needs (LINK_GB_S, default 55); a smaller resident set at the start in one line, --strict an error.
 # Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 shape=${SHAPE:-qwen3-14b} vram=${VRAM:-6G} take=${TAKE:-2G} reserve=${RESERVE:-768M} seconds=${PHASE_SECONDS:-5}
 link=${LINK_GB_S:-55}
 others=

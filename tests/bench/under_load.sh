@@ -6,8 +6,7 @@
 # Goal: the rise at least 13 % smaller under CPU load and 38 % under card and link (the paper's Figure 13).
 # Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 shape=${SHAPE:-qwen3-14b} out=${OUT:-$B} seconds=${PHASE_SECONDS:-5}
 csv=$out/under_load.csv
 card_load=${CARD_LOAD:---gpu 60 --pcie 60}

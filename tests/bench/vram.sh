@@ -5,8 +5,7 @@
 # host, take a shorter one. Plans are made while others run, so rates are no figures. 16 points take about 100 s.
 # Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")")
-. "$here/common.sh"
+. "$(dirname "$0")/common.sh"
 shape=${SHAPE:-qwen3-14b}
 n_bad=0
 

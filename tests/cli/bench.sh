@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # The scripts of tests/bench run to their end on tiny models and the simulated card, and say what they are there to say. Not what
 # the figures are.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/h200-xeon-16.json
 export B DEVICE=sim:$profile PROFILE=$profile VOCAB=512 VRAM=605M WORK=$work/models OUT=$work
 export SHRINK="--layers 2 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 --vocab-size 512"

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # The same greedy tokens at every budget, on a simulated card that refuses what goes beyond it.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 seq 1 40 >"$work/ids"
 generate() { "$B/atsi-run" "$1" --device "$2" --tokens-in "$work/ids" -n 8 --temp 0 --print-ids --ignore-eos --quiet; }
 

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # atsi-run --chat: formats, turns, what is read again, interrupts. On the demo model, which has no chat template and no special tokens
 # (so a format's marks are text), and on tiny models of the test data, which bring a ChatML template.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 plan=$work/demo.atsp
 
 run() { "$B/atsi-run" "$plan" --device cpu --quiet --temp 0 "$@"; }

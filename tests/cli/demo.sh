@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # The demo model, which every checkout has: GGUF -> plan -> text without any other test data.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 model=plans/demo.gguf
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 plan() { "$B/atsi-plan" "$model" --vram 0 -o "$work/demo.atsp"; }
 run() { "$B/atsi-run" "$work/demo.atsp" --device cpu --quiet "$@"; }

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # Where atsi-run takes its prompt from, and what it says to what is no prompt.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 plan=$work/demo.atsp
 "$B/atsi-plan" plans/demo.gguf --vram 0 --quiet -o "$plan" || exit 1
 run() { "$B/atsi-run" "$plan" --device cpu --quiet --temp 0 "$@"; }

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # tools/load: what it refuses, and that the parts that need no card start, say what they reached and end.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 
 # refuses CODE WORD ARGUMENTS...: exit code CODE, one line with WORD on standard error, nothing on standard output.
 refuses() {

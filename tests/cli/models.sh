@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
 # docs/models.md is what the code supports.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 same() { diff docs/models.md <("$B/tools/support_table"); }
 check "docs/models.md is up to date" same
 listed() { # the refusal of an unknown family names every family of the table
@@ -14,7 +11,5 @@ listed() { # the refusal of an unknown family names every family of the table
         grep -qw -- "$arch" "$1.err" || { echo "$arch is not in: $(cat "$1.err")"; return 1; }
     done
 }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 check "an unknown family is told what exists" listed "$work/nope.gguf"
 finish

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # What atsi-run writes beside its text, logits and traces, and what it says when they cannot be written.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 plan=$work/demo.atsp
 profile=plans/rtx3060-i7-11800h.json
 "$B/atsi-plan" plans/demo.gguf --device "$profile" --vram 6G --pin "^blk.0=cpu" --quiet -o "$plan" || exit 1 # something on either side

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # Placement from the command line: device profiles, budgets, pins, explanations, tables of what would be.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 export XDG_CACHE_HOME=$work/cache
 profile=plans/rtx3060-i7-11800h.json
 

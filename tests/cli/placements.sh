@@ -3,16 +3,11 @@
 # threads. Logits of the prompt and greedy tokens are those of the CPU alone, bit by bit (reference kernels on both sides).
 #   ATSI_SOAK_PLACEMENTS=N   placements a model (default 2); number k is the same everywhere, and first with ATSI_SOAK_FIRST=k
 #   PLACEMENT_MODELS="qwen3 gemma3"
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
 n_placements=${ATSI_SOAK_PLACEMENTS:-2}
 first=${ATSI_SOAK_FIRST:-1}
 models=${PLACEMENT_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 n_ctx=128
 plan() { "$B/atsi-plan" "$1" --ctx $n_ctx --kv-type "$2" --quiet "${@:3}" >"$work/plan.log" 2>&1; }

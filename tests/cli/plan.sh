@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # atsi-plan from outside: exit codes, options, bad files, plans that cannot be written.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
-work=$(mktemp -d)
-trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 
 # expect RC WORD COMMAND...: the exit code, WORD on standard error, one line there, nothing on standard output.
 expect() {

@@ -6,13 +6,8 @@
 # block's largest, uniform, so about 0.45 % rms of a typical value each matmul; over the 2 L + 1 residual writes of these
 # models that is 0.02-0.06 of a logit's standard deviation of 2: rms 0.12 is allowed, a missing term costs over 0.2.
 #   REFERENCE_DEVICE=cpu|cuda|sim:…   REFERENCE_PLAN_OPTIONS=…   REFERENCE_MODELS="qwen3 gemma3"
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 device=${REFERENCE_DEVICE:-cpu}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 models=${REFERENCE_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
 
 plan() { # plan GGUF OPTIONS... -> $work/m.atsp

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # The HTML report: every panel is there, the page needs nothing from outside, a browser has nothing to say about it.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 if ! unpack_model qwen3moe "$work"; then
     skip "the report" "no test data at $(test_data)"
     finish

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # Routing statistics: the same counts wherever units run, and what the planner says of them.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 if ! unpack_model qwen3moe "$work" || ! unpack_model qwen3 "$work"; then
     skip "routing statistics" "no test data at $(test_data)"

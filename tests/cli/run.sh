@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # Behaviour of atsi-run on the demo model: limits, stop texts, interrupts, closed pipes, broken weights, JSON.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 model=plans/demo.gguf
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 plan=$work/demo.atsp
 
 run() { "$B/atsi-run" "$plan" --device cpu --quiet --temp 0 "$@"; }
@@ -124,7 +119,7 @@ check "-n 0 generates nothing" nothing_to_generate
 check "an interrupt ends the run and keeps the text" interrupted INT
 check "so does SIGTERM" interrupted TERM
 check "a closed pipe ends the run quietly" closed_pipe
-check "a full disk is told" bash -c "! $B/atsi-run $plan --device cpu --quiet -p Once -n 3 >/dev/full 2>$work/err && grep -q 'standard output' $work/err"
+check "a full disk is told" bash -c "! '$B/atsi-run' '$plan' --device cpu --quiet -p Once -n 3 >/dev/full 2>'$work/err' && grep -q 'standard output' '$work/err'"
 check "NaN in the scale of a weight" broken blk.3.ffn_down.weight '\0\0176' blk.3.ffn_down
 check "NaN in a norm" broken blk.2.ffn_norm.weight '\0\0\0300\0177' blk.2
 check "NaN in the last norm" broken output_norm.weight '\0\0\0300\0177' output

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # The runner itself: whatever goes wrong in a test program must be counted as a failure.
-set -uo pipefail
-
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 
 # expect NAME LAST_LINE BODY: the runner's last line for one test program with that body.
 expect() {

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # Plans compressed for transport: unpacked once beside themselves, verified on the way, run where that cannot be written.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
-work=$(mktemp -d)
-trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 plan=$work/m.atsp
 unpacked=$work/m.unpacked.atsp
 make_plan() { "$B/atsi-plan" plans/demo.gguf --vram 0 --quiet "$@"; }

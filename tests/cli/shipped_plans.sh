@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # The plans in plans/: whole, and those without weights completed by their model and run on the device that they were made for.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 
 generate() { timeout 120 "$B/atsi-run" "$1" -p "Once upon a time" -n 24 --temp 0 --quiet "${@:2}"; }
 

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # atsi-plan --solve and --schedule from outside: results, and every kind of malformed instance refused in one line.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=$(realpath "${B:-build}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 
 solve_unit='{"name":"a","size_bytes":10,"t_cpu_us":100.5,"t_gpu_us":10,"switch_us":1,"expert":false}'
 solve_text='{"budget_bytes":100,"granularity_bytes":8,"moe":"none","units":['$solve_unit','$solve_unit']}'

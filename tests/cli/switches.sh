@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # Switches of planner and runner that only change who computes what when: the logits are those of the CPU, bit by bit.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 seq 1 40 >"$work/ids"
 generate() { "$B/atsi-run" "$@" --tokens-in "$work/ids" -n 12 --temp 0 --print-ids --ignore-eos --quiet --isa reference; }
 plan() { "$B/atsi-plan" "$work/$1.f16.gguf" --device $profile --vram "$2" --kv-type f32 --quiet -o "$work/p.atsp" "${@:3}"; }

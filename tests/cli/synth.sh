@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # tools/synth_model: models of every family that plan and run, the same bytes from any number of threads, files of full size.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/cli.sh"
 seq -s ' ' 3 7 200 >"$work/tokens"
 narrow="--embd 256 --heads 4 --kv-heads 2 --head-dim 64 --vocab-size 512"
 

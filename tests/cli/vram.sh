@@ -1,13 +1,8 @@
 #!/usr/bin/env bash
 # The card's memory from the command line, on a simulated card: a budget that moves during the generation, a card that is too full at the
 # start, pinned memory that cannot be had.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 plan=$work/m.atsp
 
 # Small, with matrices that are large enough to move, and slow enough to watch with the reference kernels.

@@ -12,10 +12,7 @@
 # chosen experts and recurrent states pass an error on with a factor of their own: 2e-3 there (gpt-oss, one token of 40 in one of
 # 20 placements: 1e-3; a missing term costs over 0.1). Greedy text of float32 files is equal. Quantised weights with an
 # f16 cache: tests/cli/reference.sh derives rms 0.12; with routers the median row's 0.2, since a near tie may fall the other way.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-. tests/support/tap.sh
-B=${B:-build}
+. "$(dirname "$0")/../support/cli.sh"
 device=${MODELS_DEVICE:-cuda}
 profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
 families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-9b phi-4 qwen3-30b-a3b mixtral-8x7b
@@ -23,8 +20,6 @@ families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-
     ernie-4.5-21b-a3b phi-4-mini minimax-m2}
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 seq 3 42 >"$work/ids"
 
 has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == minimax* || $1 == *-air || $1 == gpt-oss* ]]; }
