@@ -4,7 +4,11 @@
 # Bounds. float32 files with a float32 cache: 5e-4 at every position (hybrids 1e-3), what float32 sums in another order
 # give. float16 files: rms 1e-2. int8 activations on q8_0, q4_0 and mxfp4 weights: a value is off by at most 1/254 of its
 # block's largest, uniform, so about 0.45 % rms of a typical value each matmul; over the 2 L + 1 residual writes of these
-# models that is 0.02-0.06 of a logit's standard deviation of 2: rms 0.12 is allowed, a missing term costs over 0.2.
+# models that is 0.02-0.06 of a logit's standard deviation of 2: rms 0.12 is allowed, a missing term costs over 0.2. With routers
+# the median row's 0.2: a near tie that falls the other way changes its row as a whole.
+# gpt-oss on a card: these bounds are observed, not derived (H200, 2026-11-30). f16: one row of 48 falls the other way (rms 0.098,
+# median row 0.003), so the median row has the bound of 0.01 and all rows 0.15, which is two such rows. mxfp4: median row 0.26 where
+# the CPU has 0.17, allowed 0.3; what that is too wide to see is left to the f32 and f16 files.
 #   REFERENCE_DEVICE=cpu|cuda|sim:…   REFERENCE_PLAN_OPTIONS=…   REFERENCE_MODELS="qwen3 gemma3"
 . "$(dirname "$0")/../support/cli.sh"
 device=${REFERENCE_DEVICE:-cpu}
@@ -65,8 +69,7 @@ same_logits() {
 check_model() {
     local m=$1 bound=5e-4 margin=0.05 rms=rms rms_bound=0.12 f16_rms=rms vocab
     case $m in *moe | gptoss | qwen3next) margin=0.1 rms=rms_median rms_bound=0.2 ;; esac
-    # Half precision in a card's attention decides near ties of routers the other way in a position or two.
-    case $device:$m in cuda:*moe | cuda:gptoss | cuda:qwen3next) f16_rms=rms_median rms_bound=0.3 ;; esac
+    case $device:$m in cuda:gptoss) f16_rms=rms_median rms_bound=0.3 ;; esac
     vocab=$(jq .vocab "$work/$m.json") || { not_ok "$m: jq reads the test data"; return; }
     case $m in qwen3next | qwen35 | qwen35moe) bound=1e-3 ;; esac
     "$B/tools/gguf_widen" "$work/$m.f16.gguf" "$work/$m.f32.gguf" || { not_ok "$m: widened"; return; }
@@ -77,6 +80,7 @@ check_model() {
     check "$m f32: token by token gives the same" same_logits max_abs "$bound" --chunk 1
     check "$m f16: planned" plan "$work/$m.f16.gguf"
     check "$m f16: logits $f16_rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" $f16_rms 0.01
+    [ $f16_rms = rms ] || check "$m f16: logits rms within 0.15" logits_match "$work/$m.json" "$work/$m.logits.f32" rms 0.15
     check "$m f16: greedy tokens" greedy_matches "$work/$m.json" $margin
     for type in q8_0 q4_0 mxfp4; do
         [ -e "$work/$m.$type.gguf" ] || continue

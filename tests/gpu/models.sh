@@ -8,10 +8,11 @@
 # MODELS_RUN_SECONDS: the most that one run may take
 #
 # Bounds. A float32 product on a card is off by 2e-5 of its norm (docs/kernels-cuda.md), so the 2 L + 1 = 9 residual writes of these
-# models by 6e-5, logits of deviation 2 by 1.2e-4, and the largest of 40 x 512 of them, four deviations out, by 5e-4. Weights of
-# chosen experts and recurrent states pass an error on with a factor of their own: 2e-3 there (gpt-oss, one token of 40 in one of
-# 20 placements: 1e-3; a missing term costs over 0.1). Greedy text of float32 files is equal. Quantised weights with an
-# f16 cache: tests/cli/reference.sh derives rms 0.12; with routers the median row's 0.2, since a near tie may fall the other way.
+# models by 6e-5, logits of deviation 2 by 1.2e-4, and the largest of 40 x 512 of them, four deviations out, by 5e-4. Two bounds are
+# observed, not derived (H200, 2026-11-30, up to 20 placements a family): recurrent states pass an error on, 4.8e-4 of the 1e-3 that
+# tests/cli/reference.sh allows hybrids; gpt-oss reached 9.8e-4 at one token of 40 in one placement, 2e-3 is allowed (a missing
+# term costs over 0.1). Other experts stayed under 2.8e-4. Greedy text of float32 files is equal. Quantised weights with an f16
+# cache: tests/cli/reference.sh derives rms 0.12; with routers the median row's 0.2, since a near tie may fall the other way.
 . "$(dirname "$0")/../support/cli.sh"
 device=${MODELS_DEVICE:-cuda}
 profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
@@ -56,7 +57,8 @@ make_reference() {
 agrees() {
     local family=$1 type=$2 name=max_abs bound=5e-4 line value
     shift 2
-    if is_hybrid "$family" || has_experts "$family"; then bound=2e-3; fi
+    if is_hybrid "$family"; then bound=1e-3; fi
+    if [[ $family == gpt-oss* ]]; then bound=2e-3; fi
     if [ "$type" != f32 ]; then
         name=rms bound=0.12
         if has_experts "$family"; then name=rms_median bound=0.2; fi
