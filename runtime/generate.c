@@ -14,8 +14,10 @@ const char *atsi_finish_name(enum atsi_finish finish) {
 static enum atsi_status next_token(const struct atsi_model *m, struct atsi_session *s, struct atsi_sampler *sampler,
                                    const struct atsi_generate_params *params, int32_t *id, bool *ends,
                                    struct atsi_error *err) {
-    ATSI_TRY(atsi_session_check_logits(s, err));
-    ATSI_TRY(atsi_sampler_pick(sampler, s->last_logits, id, err));
+    if (atsi_sampler_pick(sampler, s->last_logits, id, err) != ATSI_OK) {
+        ATSI_TRY(atsi_session_check_logits(s, err)); // names the unit, which is worth another look at them only now
+        return ATSI_FAILED;
+    }
     atsi_sampler_accept(sampler, *id);
     *ends = !params->ignore_eos && m->tokenizer && atsi_tokenizer_ends_generation(m->tokenizer, (uint32_t)*id);
     return ATSI_OK;

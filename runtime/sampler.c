@@ -10,10 +10,15 @@ struct candidate {
     int32_t id;
 };
 
+enum flag {
+    BANNED = 1,
+    PENALISED = 2 // only while a token is picked
+};
+
 struct atsi_sampler {
     struct atsi_sampler_params params;
-    uint32_t n_vocab, n_banned;
-    bool *banned;                        // [n_vocab]
+    uint32_t n_vocab;
+    uint8_t *flags;                      // [n_vocab] of enum flag; 0 for almost every token
     struct candidate *candidates;        // [n_vocab]
     float *weights;                      // [n_vocab]
     int32_t recent[ATSI_PENALTY_WINDOW]; // ring of the last tokens
@@ -54,16 +59,16 @@ enum atsi_status atsi_sampler_create(const struct atsi_sampler_params *params, u
     if (s) {
         s->params = *params;
         s->n_vocab = n_vocab;
-        s->banned = calloc(n_vocab, sizeof *s->banned);
+        s->flags = calloc(n_vocab, sizeof *s->flags);
         s->candidates = calloc(n_vocab, sizeof *s->candidates);
         s->weights = calloc(n_vocab, sizeof *s->weights);
     }
-    if (!s || !s->banned || !s->candidates || !s->weights) {
+    if (!s || !s->flags || !s->candidates || !s->weights) {
         atsi_sampler_free(s);
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the sampler");
     }
     for (uint32_t i = 0; i < n_banned; i++)
-        if (banned[i] >= 0 && (uint32_t)banned[i] < n_vocab) s->banned[banned[i]] = true;
+        if (banned[i] >= 0 && (uint32_t)banned[i] < n_vocab) s->flags[banned[i]] = BANNED;
     uint64_t x = params->seed;
     s->random[0] = splitmix64(&x);
     s->random[1] = splitmix64(&x);
@@ -73,7 +78,7 @@ enum atsi_status atsi_sampler_create(const struct atsi_sampler_params *params, u
 
 void atsi_sampler_free(struct atsi_sampler *s) {
     if (!s) return;
-    free(s->banned);
+    free(s->flags);
     free(s->candidates);
     free(s->weights);
     free(s);
@@ -81,41 +86,13 @@ void atsi_sampler_free(struct atsi_sampler *s) {
 
 void atsi_sampler_accept(struct atsi_sampler *s, int32_t id) { s->recent[s->n_recent++ % ATSI_PENALTY_WINDOW] = id; }
 
-// ---- choosing -----------------------------------------------------------------------------------------------------
+// ---- order --------------------------------------------------------------------------------------------------------
 
 static bool ranks_before(const struct candidate *a, const struct candidate *b) {
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
 
 static int compare(const void *a, const void *b) { return ranks_before(a, b) ? -1 : 1; }
-
-// All tokens that may come out, in id order. Returns their number, 0 when a logit is NaN or none is finite.
-static uint32_t collect(struct atsi_sampler *s, const float *logits) {
-    uint32_t n = 0;
-    bool any_finite = false, any_nan = false;
-    for (uint32_t i = 0; i < s->n_vocab; i++) {
-        any_nan |= isnan(logits[i]);
-        if (s->banned[i]) continue;
-        any_finite |= isfinite(logits[i]);
-        s->candidates[n++] = (struct candidate){logits[i], (int32_t)i};
-    }
-    return any_finite && !any_nan ? n : 0;
-}
-
-// Every recent token once: positive logits divided, negative multiplied.
-static void penalise(struct atsi_sampler *s, const float *logits, uint32_t n) {
-    if (s->params.repeat_penalty == 1.0f) return;
-    uint32_t n_recent = s->n_recent < ATSI_PENALTY_WINDOW ? s->n_recent : ATSI_PENALTY_WINDOW;
-    for (uint32_t i = 0; i < n; i++) {
-        struct candidate *c = &s->candidates[i];
-        for (uint32_t k = 0; k < n_recent; k++)
-            if (s->recent[k] == c->id) {
-                float logit = logits[c->id];
-                c->logit = logit > 0 ? logit / s->params.repeat_penalty : logit * s->params.repeat_penalty;
-                break;
-            }
-    }
-}
 
 static void sift_down(struct candidate *heap, uint32_t n, uint32_t i) { // the worst on top
     for (;;) {
@@ -130,20 +107,114 @@ static void sift_down(struct candidate *heap, uint32_t n, uint32_t i) { // the w
     }
 }
 
-// Leaves the k best, sorted, at the front.
-static uint32_t keep_top_k(struct candidate *c, uint32_t n, uint32_t k) {
-    if (k < n) {
-        for (uint32_t i = k / 2; i-- > 0;) sift_down(c, k, i);
-        for (uint32_t i = k; i < n; i++)
-            if (ranks_before(&c[i], &c[0])) {
-                c[0] = c[i];
-                sift_down(c, k, 0);
-            }
-        n = k;
+// ---- the best k of a vocabulary -----------------------------------------------------------------------------------
+// Every token looks at every logit, so this is a pass over whole blocks in integers, which compilers turn into vector instructions; a
+// block is only looked into where it may hold one of the best.
+
+enum {
+    BLOCK = 256
+};
+
+// Floats in their order as integers; both zeros are one.
+static inline int32_t key_of(float x) {
+    int32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+}
+
+struct extent {
+    int32_t lowest, highest;
+}; // keys
+
+static struct extent extent_of_block(const float *logits) {
+    int32_t lowest = INT32_MAX, highest = INT32_MIN;
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t key = key_of(logits[i]);
+        lowest = key < lowest ? key : lowest;
+        highest = key > highest ? key : highest;
     }
-    qsort(c, n, sizeof *c, compare);
+    return (struct extent){lowest, highest};
+}
+
+static struct extent extent_of_rest(const float *logits, uint32_t n) {
+    struct extent e = {INT32_MAX, INT32_MIN};
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t key = key_of(logits[i]);
+        if (key < e.lowest) e.lowest = key;
+        if (key > e.highest) e.highest = key;
+    }
+    return e;
+}
+
+// The best so far: in order of arrival until there are k, then a heap with the worst on top.
+struct best {
+    struct candidate *c;
+    uint32_t n, k;
+};
+
+static void offer(struct best *b, struct candidate c) {
+    if (b->n < b->k) {
+        b->c[b->n++] = c;
+        for (uint32_t i = b->n == b->k ? b->k / 2 : 0; i-- > 0;) sift_down(b->c, b->k, i);
+    } else if (ranks_before(&c, &b->c[0])) {
+        b->c[0] = c;
+        sift_down(b->c, b->k, 0);
+    }
+}
+
+static bool may_hold_better(const struct best *b, const struct extent *e) {
+    return b->n < b->k || e->highest >= key_of(b->c[0].logit);
+}
+
+static void offer_block(struct best *b, const struct atsi_sampler *s, const float *logits, uint32_t first, uint32_t n) {
+    for (uint32_t i = first; i < first + n; i++)
+        if (!s->flags[i]) offer(b, (struct candidate){logits[i], (int32_t)i});
+}
+
+// Every recent token once: positive logits divided, negative multiplied. They are flagged before the pass over all tokens, which leaves them
+// out, and offered after it.
+static uint32_t flag_recent(struct atsi_sampler *s, int32_t *ids) {
+    uint32_t n = 0, n_recent = s->n_recent < ATSI_PENALTY_WINDOW ? s->n_recent : ATSI_PENALTY_WINDOW;
+    for (uint32_t i = 0; s->params.repeat_penalty != 1.0f && i < n_recent; i++) {
+        int32_t id = s->recent[i];
+        if (id < 0 || (uint32_t)id >= s->n_vocab || s->flags[id]) continue;
+        s->flags[id] = PENALISED;
+        ids[n++] = id;
+    }
     return n;
 }
+
+static void offer_recent(struct best *b, struct atsi_sampler *s, const float *logits, const int32_t *ids, uint32_t n) {
+    float penalty = s->params.repeat_penalty;
+    for (uint32_t i = 0; i < n; i++) {
+        float logit = logits[ids[i]];
+        offer(b, (struct candidate){logit > 0 ? logit / penalty : logit * penalty, ids[i]});
+        s->flags[ids[i]] = 0;
+    }
+}
+
+// The k best, sorted, at the front of the candidates. Returns their number, 0 when a logit is NaN or infinite upwards, or none is finite.
+static uint32_t collect_best(struct atsi_sampler *s, const float *logits, uint32_t k) {
+    int32_t recent[ATSI_PENALTY_WINDOW], lowest = INT32_MAX, highest = INT32_MIN;
+    uint32_t n_recent = flag_recent(s, recent);
+    struct best best = {s->candidates, 0, k};
+    for (uint32_t first = 0; first < s->n_vocab; first += BLOCK) {
+        uint32_t n = s->n_vocab - first < BLOCK ? s->n_vocab - first : BLOCK;
+        struct extent e = n == BLOCK ? extent_of_block(logits + first) : extent_of_rest(logits + first, n);
+        if (e.lowest < lowest) lowest = e.lowest;
+        if (e.highest > highest) highest = e.highest;
+        if (may_hold_better(&best, &e)) offer_block(&best, s, logits, first, n);
+    }
+    offer_recent(&best, s, logits, recent, n_recent);
+    // Numbers that are none lie beyond the infinities.
+    bool sound = lowest >= key_of(-INFINITY) && highest < key_of(INFINITY);
+    if (!sound || best.n == 0) return 0;
+    qsort(best.c, best.n, sizeof *best.c, compare);
+    return isfinite(best.c[0].logit) ? best.n : 0;
+}
+
+// ---- choosing -----------------------------------------------------------------------------------------------------
 
 // Weights exp((logit - best) / temp) of the first n candidates; returns their sum.
 static double weigh(struct atsi_sampler *s, uint32_t n, float temp) {
@@ -164,12 +235,10 @@ static uint32_t keep_likely(struct atsi_sampler *s, uint32_t n) {
 }
 
 enum atsi_status atsi_sampler_pick(struct atsi_sampler *s, const float *logits, int32_t *id, struct atsi_error *err) {
-    uint32_t n = collect(s, logits);
-    if (!n) return atsi_fail(err, ATSI_FAILED, "non-finite logits");
-    penalise(s, logits, n);
     bool greedy = s->params.temp <= 0;
-    uint32_t k = greedy ? 1 : s->params.top_k > 0 ? (uint32_t)s->params.top_k : n;
-    n = keep_top_k(s->candidates, n, k < n ? k : n);
+    uint32_t k = greedy ? 1 : s->params.top_k > 0 ? (uint32_t)s->params.top_k : s->n_vocab;
+    uint32_t n = collect_best(s, logits, k < s->n_vocab ? k : s->n_vocab);
+    if (!n) return atsi_fail(err, ATSI_FAILED, "non-finite logits");
     *id = s->candidates[0].id;
     if (greedy) return ATSI_OK;
     n = keep_likely(s, n);

@@ -28,7 +28,7 @@ void atsi_sampler_free(struct atsi_sampler *s); // NULL fine
 // Tells the sampler of a token of the text (prompt or output), for the penalty.
 void atsi_sampler_accept(struct atsi_sampler *s, int32_t id);
 // Picks the next token. `logits` [n_vocab] is not changed. Order: penalty, top-k, top-p, min-p, temperature. Equal logits:
-// the lower id is the greater. ATSI_FAILED when any logit is NaN or none is finite. Allocates nothing.
+// the lower id is the greater. ATSI_FAILED when any logit is NaN or positive infinity, or none is finite. Allocates nothing.
 enum atsi_status atsi_sampler_pick(struct atsi_sampler *s, const float *logits, int32_t *id, struct atsi_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 // The sampler against plain re-computations and expected frequencies.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -8,6 +9,11 @@
 #include <math.h>
 
 #include "runtime/sampler.h"
+
+static uint32_t next(uint32_t *random) {
+    *random = *random * 1664525u + 1013904223u;
+    return *random >> 8;
+}
 
 static int32_t pick(struct atsi_sampler *s, const float *logits) {
     int32_t id = -1;
@@ -109,8 +115,78 @@ static void same_seed_same_draws_and_bad_logits_fail(void **state) {
     atsi_sampler_free(b);
 }
 
+static float penalised(const float *logits, int32_t id, const int32_t *recent, int n_recent, float penalty) {
+    for (int k = 0; k < n_recent; k++)
+        if (recent[k] == id) return logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
+    return logits[id];
+}
+
+// How many tokens rank before `id`, by the definition.
+static int rank_of(int32_t id, const float *logits, const bool *banned, int n, const int32_t *recent, int n_recent,
+                   float penalty) {
+    float own = penalised(logits, id, recent, n_recent, penalty);
+    int rank = 0;
+    for (int32_t i = 0; i < n; i++) {
+        float logit = penalised(logits, i, recent, n_recent, penalty);
+        rank += !banned[i] && (logit > own || (logit == own && i < id));
+    }
+    return rank;
+}
+
+// Vocabularies of whole and broken blocks, with ties, both zeros, infinities downwards, banned and repeated tokens.
+static void picks_are_among_the_best_by_definition(void **state) {
+    (void)state;
+    uint32_t random = 1;
+    for (int run = 0; run < 400; run++) {
+        float logits[700];
+        bool banned[700] = {false};
+        int32_t banned_ids[700], recent[ATSI_PENALTY_WINDOW], n_banned = 0;
+        int n = 2 + (int)(next(&random) % 699), n_recent = (int)(next(&random) % ATSI_PENALTY_WINDOW);
+        for (int i = 0; i < n; i++) {
+            int value = (int)(next(&random) % 41) - 20;
+            logits[i] = value == -20 ? -INFINITY : value == 0 && i % 2 ? -0.0f : (float)value / 4;
+            if (i > 0 && next(&random) % 8 == 0) banned[banned_ids[n_banned++] = i] = true;
+        }
+        logits[0] = 0.5f; // one is always left
+        struct atsi_sampler_params params = atsi_sampler_defaults();
+        int k = 1 + (int)(next(&random) % 9);
+        params.temp = run % 2 ? 0 : 100;
+        params.top_k = k;
+        params.top_p = 1;
+        params.min_p = 0;
+        params.repeat_penalty = run % 3 ? 1.0f : 1.5f;
+        struct atsi_sampler *s = create(params, (uint32_t)n, banned_ids, (uint32_t)n_banned);
+        for (int i = 0; i < n_recent; i++) atsi_sampler_accept(s, recent[i] = (int32_t)(next(&random) % 800) - 20);
+        for (int draw = 0; draw < 8; draw++) { // again and again: nothing of a pick is left behind
+            int32_t id = pick(s, logits);
+            assert_false(banned[id]);
+            int rank = rank_of(id, logits, banned, n, recent, n_recent, params.repeat_penalty);
+            assert_true(rank < (params.temp > 0 ? k : 1));
+        }
+        atsi_sampler_free(s);
+    }
+}
+
+static void a_logit_that_is_no_number_fails_wherever_it_stands(void **state) {
+    (void)state;
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    struct atsi_sampler_params params = atsi_sampler_defaults();
+    params.temp = 0;
+    for (int i = 0; i < 600; i += 37)
+        for (int b = 0; b < 3; b++) {
+            float logits[600] = {0};
+            int32_t id;
+            logits[i] = bad[b];
+            struct atsi_sampler *s = create(params, 600, (int32_t[]){i}, 1); // also a banned one
+            assert_int_equal(atsi_sampler_pick(s, logits, &id, NULL), ATSI_FAILED);
+            atsi_sampler_free(s);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(picks_are_among_the_best_by_definition),
+        cmocka_unit_test(a_logit_that_is_no_number_fails_wherever_it_stands),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals_and_no_banned),
         cmocka_unit_test(frequencies_follow_the_filters),
         cmocka_unit_test(top_p_and_min_p_cut_the_tail),
