@@ -244,6 +244,25 @@ static inline bool atsi_tensor_is_small(const struct atsi_tensor *t) {
     return t->size_bytes <= ATSI_SMALL_TENSOR_BYTES;
 }
 
+// Steps through the big tensors of a unit, *cursor from 0; one comes more than once where several of its operations read it. False at the end.
+static inline bool atsi_unit_next_big_tensor(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *cursor,
+                                             uint32_t *tensor) {
+    for (; *cursor < u->n_ops * ATSI_OP_MAX_TENSORS; (*cursor)++) {
+        int32_t t = p->ops[u->first_op + *cursor / ATSI_OP_MAX_TENSORS].tensor[*cursor % ATSI_OP_MAX_TENSORS];
+        if (t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t])) continue;
+        *tensor = (uint32_t)t;
+        (*cursor)++;
+        return true;
+    }
+    return false;
+}
+// A unit with a state stays on the side where its state lives.
+static inline bool atsi_unit_has_state(const struct atsi_program *p, const struct atsi_unit *u) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].state != ATSI_NONE) return true;
+    return false;
+}
+
 // Bytes of a state. KV: capacity positions x heads x (k_dim + v_dim) of kv_type; a windowed state keeps
 // min(n_ctx, window + chunk) positions. CONV and DELTA are float32 whatever kv_type says.
 uint64_t atsi_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint32_t chunk, enum atsi_dtype kv_type);

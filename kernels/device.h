@@ -28,6 +28,10 @@ struct atsi_device_info {
     bool launches_block; // a launch returns when its work is done (debugging tools): the host must not run behind one
 };
 
+// Device memory that captured rounds take, and what the driver rounds up to: part of every budget on a device that captures. An
+// estimate: no driver tells; peaks are in docs/performance.md.
+#define ATSI_GRAPHS_BYTES ((uint64_t)32 << 20)
+
 struct atsi_device_ops {
     void (*close)(struct atsi_device *d); // frees everything that is left; d is gone
     enum atsi_status (*info)(struct atsi_device *d, struct atsi_device_info *out, struct atsi_error *err);

@@ -7,9 +7,6 @@ enum {
 }; // of every device allocation
 static const uint64_t mib = 1 << 20;
 
-// Captured rounds and what the driver rounds up to; the profile's figure is from before any was captured.
-static const uint64_t graphs_bytes = 32 << 20;
-
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 // Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
@@ -82,7 +79,7 @@ static uint64_t small_bytes(const struct atsi_plan *plan) {
 }
 
 static uint64_t driver_bytes(const struct atsi_device_profile *profile) {
-    return profile->context_bytes + graphs_bytes;
+    return profile->context_bytes + ATSI_GRAPHS_BYTES; // the profile's figure is from before any round was captured
 }
 
 uint64_t atsi_budget_base(const struct atsi_plan *plan, const struct atsi_device_profile *profile,

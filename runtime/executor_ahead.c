@@ -74,7 +74,7 @@ static enum atsi_status record(const struct atsi_executor *x, struct atsi_prepar
             ATSI_TRY(atsi_transfers_capture_await(x->transfers, x->capture, transfers, k, err));
         if (a->kind == ATSI_ACTION_CONSUMED)
             ATSI_TRY(atsi_transfers_capture_consumed(x->transfers, x->capture, transfers, k++, err));
-        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i);
         if (n) ATSI_TRY(record_run(x, p, &w, i, n, timed, err));
     }
     return ends_with_wait(s) ? ATSI_OK : post_from_stream(x, s->n_actions + 1, err);
@@ -114,15 +114,17 @@ static enum atsi_status run_host(struct atsi_executor *x, struct atsi_error *err
     const struct atsi_script *s = &x->now->script;
     uint32_t recorded = 0;
     for (uint32_t i = 0; i < s->n_actions; i++) {
-        double started_us = atsi_clock_us();
         enum atsi_action_kind kind = s->actions[i].kind;
         if (kind == ATSI_ACTION_RECORD) recorded = i + 1;
-        if (kind == ATSI_ACTION_WAIT) ATSI_TRY(await(x, recorded, err));
-        if (kind == ATSI_ACTION_CPU) {
+        if (kind != ATSI_ACTION_CPU && kind != ATSI_ACTION_WAIT) continue;
+        double started_us = atsi_clock_us();
+        if (kind == ATSI_ACTION_WAIT) {
+            ATSI_TRY(await(x, recorded, err));
+        } else {
             executor_run_cpu(x, &s->actions[i]);
             post(x, i + 1);
         }
-        if (kind == ATSI_ACTION_CPU || kind == ATSI_ACTION_WAIT) executor_note_host(x, i, started_us);
+        executor_note_host(x, i, started_us);
     }
     return ends_with_wait(s) ? ATSI_OK : await(x, s->n_actions + 1, err);
 }
@@ -131,7 +133,7 @@ enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *
     const struct atsi_script *s = &x->now->script;
     for (uint32_t i = 0; x->times_device && i < s->n_actions; i++)
         if (x->now->timed[i].began) // a run starts here
-            x->now->timed[i].n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+            x->now->timed[i].n = atsi_script_device_run(s, i);
     atsi_launcher_start(x->launcher, x->now->ahead[x->times_device], x->transfers);
     enum atsi_status status = run_host(x, err);
     if (status != ATSI_OK) post(x, s->n_actions + 1); // nothing that is still queued may wait for ever

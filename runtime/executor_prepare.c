@@ -53,18 +53,12 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
 
 // ---- where units run ----------------------------------------------------------------------------------------------
 
-static bool unit_has_state(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].state != ATSI_NONE) return true;
-    return false;
-}
-
 static enum atsi_status take_assignment(struct preparation *q, const struct atsi_assignment *a,
                                         struct atsi_error *err) {
     const struct atsi_executor *x = q->x;
     for (uint32_t u = 0; u < x->p->n_units; u++) {
         const struct atsi_unit *unit = &x->p->units[u];
-        bool stays = x->states_placed && unit_has_state(x->p, unit);
+        bool stays = x->states_placed && atsi_unit_has_state(x->p, unit);
         q->backends[u] = stays ? x->backends[u] : x->device ? a->backends[u] : ATSI_CPU;
         enum atsi_promotion promotion =
             q->backends[u] == ATSI_GPU && a->promotions ? a->promotions[u] : ATSI_NOT_PROMOTED;
@@ -87,14 +81,12 @@ static enum atsi_status place_states_once(struct preparation *q, struct atsi_err
 
 // The big tensors of a unit, each once. Returns their number, at most MAX_PIECES.
 static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors) {
-    uint32_t n = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
-            int32_t t = p->ops[i].tensor[k];
-            bool listed = t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t]);
-            for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == (uint32_t)t;
-            if (!listed && n < MAX_PIECES) tensors[n++] = (uint32_t)t;
-        }
+    uint32_t n = 0, cursor = 0, t;
+    while (atsi_unit_next_big_tensor(p, u, &cursor, &t)) {
+        bool listed = false;
+        for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == t;
+        if (!listed && n < MAX_PIECES) tensors[n++] = t;
+    }
     return n;
 }
 
@@ -227,7 +219,7 @@ static enum atsi_status prepare_runs(struct preparation *q, bool single_tokens, 
     if (!q->x->device) return ATSI_OK;
     bool ahead = single_tokens && executor_can_run_ahead(q->x, s);
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
-        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i);
         if (!n) continue;
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].began, err));
         ATSI_TRY(q->x->device->ops->event_create(q->x->device, true, &q->out->timed[i].ended, err));

@@ -168,10 +168,11 @@ static enum atsi_status begin_timing(struct atsi_executor *x, struct atsi_error 
 
 static enum atsi_status end_timing(struct atsi_executor *x, bool tail, struct atsi_error *err) {
     char name[64];
-    snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens",
-             tail ? x->round->n_outputs : x->round->n_tokens);
-    if (x->trace)
+    if (x->trace) {
+        snprintf(name, sizeof name, tail ? "output of %d rows" : "round of %d tokens",
+                 tail ? x->round->n_outputs : x->round->n_tokens);
         atsi_trace_span(x->trace, ATSI_LANE_ROUND, name, x->round_began_us, atsi_clock_us() - x->round_began_us);
+    }
     return x->times_device ? report_device(x, err) : ATSI_OK;
 }
 
@@ -180,7 +181,7 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
     ATSI_TRY(executor_publish_round(x, x->stream, err));
     if (x->transfers && first == 0) ATSI_TRY(atsi_transfers_issue(x->transfers, err));
     for (uint32_t i = first; i < end;) {
-        uint32_t n = atsi_script_device_run(&x->now->script, i, end);
+        uint32_t n = atsi_script_device_run(&x->now->script, i);
         if (n)
             ATSI_TRY(x->times_device ? run_timed_on_device(x, i, n, err) : run_on_device(x, i, n, err));
         else

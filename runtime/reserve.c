@@ -28,12 +28,11 @@ uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx) {
 }
 
 uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {
-    const uint64_t graphs = 32 * mib; // and what the driver rounds up to, as the planner counts it (docs/placement.md)
     const struct atsi_plan_limits *l = &plan->limits;
     uint64_t bytes = l->compute_bytes + l->temp_bytes + atsi_vram_of_states(plan, n_ctx);
     if (n_ctx == 0) n_ctx = l->n_ctx;
     bytes += device->ops->scratch_bytes(&plan->program, l->chunk, l->n_outputs, n_ctx);
-    if (device->ops->capture_begin) bytes += graphs;
+    if (device->ops->capture_begin) bytes += ATSI_GRAPHS_BYTES;
     return bytes;
 }
 

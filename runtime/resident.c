@@ -13,12 +13,6 @@ struct candidate {
     int class; // of the value; larger is better
 };
 
-static bool has_state(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].state != ATSI_NONE) return true;
-    return false;
-}
-
 static uint64_t big_bytes(const struct atsi_program *p, const struct atsi_unit *u) {
     uint64_t bytes = 0;
     uint32_t cursor = 0, t;
@@ -27,7 +21,7 @@ static uint64_t big_bytes(const struct atsi_program *p, const struct atsi_unit *
 }
 
 static bool can_leave(const struct atsi_program *p, const struct atsi_unit *u) {
-    return !has_state(p, u) && big_bytes(p, u) > 0;
+    return !atsi_unit_has_state(p, u) && big_bytes(p, u) > 0;
 }
 
 // A class is a quarter wide.

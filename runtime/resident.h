@@ -28,17 +28,4 @@ void atsi_resident_free(struct atsi_resident *r);
 // The most units of which `bytes` hold all tensors; 0 also when not even what always stays fits.
 uint32_t atsi_resident_fit(const struct atsi_resident *r, uint64_t bytes);
 
-// Calls for each big tensor of the unit (more than once where several of its operations read it).
-static inline bool atsi_unit_next_big_tensor(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *cursor,
-                                             uint32_t *tensor) {
-    for (; *cursor < u->n_ops * ATSI_OP_MAX_TENSORS; (*cursor)++) {
-        int32_t t = p->ops[u->first_op + *cursor / ATSI_OP_MAX_TENSORS].tensor[*cursor % ATSI_OP_MAX_TENSORS];
-        if (t == ATSI_NONE || atsi_tensor_is_small(&p->tensors[t])) continue;
-        *tensor = (uint32_t)t;
-        (*cursor)++;
-        return true;
-    }
-    return false;
-}
-
 #endif

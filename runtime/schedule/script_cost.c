@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end) {
-    uint32_t n = 0;
+uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first) {
+    uint32_t n = 0, end = first < s->tail ? s->tail : s->n_actions;
     while (first + n < end &&
            (s->actions[first + n].kind == ATSI_ACTION_CROSS || s->actions[first + n].kind == ATSI_ACTION_GPU))
         n++;
@@ -95,7 +95,7 @@ static void add_actions(struct builder *b) {
     const struct atsi_script *s = b->script;
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
         const struct atsi_action *a = &s->actions[i];
-        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i);
         if (n) add_run(b, i, n);
         if (a->kind == ATSI_ACTION_CPU) add_steps(b, a, &b->out->splits[i]);
         if (a->kind == ATSI_ACTION_AWAIT) add_transfer(b, i);
@@ -189,7 +189,7 @@ void atsi_script_unit_factors(const struct atsi_plan *plan, const struct atsi_sc
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
         const struct atsi_split_cost *c = &cost->splits[i];
         double expected_us = c->cpu_us * scales->cpu + c->gpu_us * scales->gpu + c->link_us * scales->link;
-        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i);
         if (!(expected_us > 0) || !(recent_us[i] > 0)) continue;
         if (s->actions[i].kind == ATSI_ACTION_CPU)
             set_factors(&plan->program, s, &s->actions[i], recent_us[i] / expected_us, factors);
@@ -229,7 +229,7 @@ static void await_transfer(struct clocks *c, const struct atsi_script_cost *cost
 static void run_once(struct clocks *c, const struct atsi_script *s, const struct atsi_script_cost *cost,
                      const struct atsi_scales *scales) {
     for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
-        n = atsi_script_device_run(s, i, i < s->tail ? s->tail : s->n_actions);
+        n = atsi_script_device_run(s, i);
         if (n) run_split(c, cost, i, scales);
         switch (n ? ATSI_ACTION_GPU : s->actions[i].kind) {
         case ATSI_ACTION_CPU: c->host_us += cost->splits[i].cpu_us * scales->cpu; break;

@@ -31,8 +31,8 @@ struct atsi_unit_factors {
     float in_place; // of what the device reads over the link
 };
 
-// Device actions from `first` on, below `end`, that run without the host in between.
-uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first, uint32_t end);
+// Device actions from `first` on that run without the host in between, before the tail or in it.
+uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first);
 
 // The region's ring as the transfers of a round go through it (temp_ring.h): each of them, one for each AWAIT of the script, waits
 // until the one waits_for[i] transfers before it is consumed.
