@@ -10,34 +10,24 @@
 
 // ---- rows ----------------------------------------------------------------------------------------------------------------
 
-static void norm_case(const struct suite *s, uint32_t group, uint32_t n_groups, bool add, bool in_place,
-                      bool weighted) {
+static void norm_case(const struct suite *s, struct op_case_norm norm) {
     char what[80];
-    snprintf(what, sizeof what, "norm %u groups of %u", n_groups, group);
-    struct test_random r = {group};
+    snprintf(what, sizeof what, "norm %u groups of %u", norm.n_groups, norm.group);
+    struct test_random r = {norm.group};
     struct op_case c;
     op_case_init(&c, 9, 0);
-    uint32_t width = group * n_groups;
-    int32_t in = op_case_buffer(&c, width + 5, ATSI_ROWS_TOKENS, false, &r, 3.0f);
-    int32_t out = in_place ? in : op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t weight = weighted ? op_case_tensor(&c, group, 1, 1, &r, 1.0f) : ATSI_NONE;
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_RMS_NORM);
-    op->in[0] = (struct atsi_view){in, 2, width};
-    op->out[0] = (struct atsi_view){out, in_place ? 2 : 0, width};
-    op->tensor[0] = weight;
-    op->add = add;
-    op->u.norm = (struct atsi_norm_params){group, 1e-5f};
+    op_case_norm(&c, &norm, &r);
     gpu_case_check(&c, s->device, (const uint32_t[]){9, 1, 4}, 3, 1e-6, what);
     op_case_free(&c);
 }
 
 void norms(void **state) {
-    norm_case(*state, 64, 1, false, false, true);
-    norm_case(*state, 1, 3, false, false, true);
-    norm_case(*state, 37, 3, true, false, true);
-    norm_case(*state, 128, 40, false, true, false);
-    norm_case(*state, 5120, 1, false, false, true);
-    norm_case(*state, 3000, 1, true, false, true);
+    norm_case(*state, (struct op_case_norm){64, 1, .weighted = true});
+    norm_case(*state, (struct op_case_norm){1, 3, .weighted = true});
+    norm_case(*state, (struct op_case_norm){37, 3, .weighted = true, .add = true});
+    norm_case(*state, (struct op_case_norm){128, 40, .in_place = true});
+    norm_case(*state, (struct op_case_norm){5120, 1, .weighted = true});
+    norm_case(*state, (struct op_case_norm){3000, 1, .weighted = true, .add = true});
 }
 
 void rows_ops(void **state) {

@@ -29,37 +29,19 @@ void convolutions(void **state) {
     conv_case(*state, 9, 5, 3, false);
 }
 
-static void delta_case(const struct suite *s, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim,
-                       bool tiled) {
+static void delta_case(const struct suite *s, struct atsi_delta_params delta, uint32_t k_dim, uint32_t v_dim) {
     struct test_random r = {k_dim};
     struct op_case c;
     op_case_init(&c, 21, 0);
-    int32_t qk = op_case_buffer(&c, 2 * n_k_heads * k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t v = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f),
-            alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t out = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t rate = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f), bias = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f);
-    for (uint32_t h = 0; h < n_v_heads; h++) ((float *)c.tensors[rate])[h] = -fabsf(((float *)c.tensors[rate])[h]);
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_DELTA_RULE);
-    op->in[0] = (struct atsi_view){qk, 0, n_k_heads * k_dim};
-    op->in[1] = (struct atsi_view){qk, n_k_heads * k_dim, n_k_heads * k_dim};
-    op->in[2] = op_case_view(&c, v);
-    op->in[3] = op_case_view(&c, beta);
-    op->in[4] = op_case_view(&c, alpha);
-    op->out[0] = op_case_view(&c, out);
-    op->tensor[0] = rate;
-    op->tensor[1] = bias;
-    op->state = op_case_state(&c, ATSI_STATE_DELTA, n_v_heads, k_dim, v_dim, 0);
-    op->u.delta = (struct atsi_delta_params){n_k_heads, n_v_heads, tiled, 1e-6f};
+    op_case_delta_rule(&c, &delta, k_dim, v_dim, &r);
     gpu_case_check(&c, s->device, (const uint32_t[]){21, 1, 8}, 3, 1e-5, "delta rule");
     op_case_free(&c);
 }
 
 void delta_rules(void **state) {
-    delta_case(*state, 2, 4, 128, 128, false);
-    delta_case(*state, 2, 4, 16, 80, true);
-    delta_case(*state, 3, 3, 5, 7, true);
+    delta_case(*state, (struct atsi_delta_params){2, 4, false, 1e-6f}, 128, 128);
+    delta_case(*state, (struct atsi_delta_params){2, 4, true, 1e-6f}, 16, 80);
+    delta_case(*state, (struct atsi_delta_params){3, 3, true, 1e-6f}, 5, 7);
 }
 
 struct attention_shape {

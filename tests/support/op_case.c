@@ -117,6 +117,45 @@ struct atsi_view op_case_view(const struct op_case *c, int32_t buffer) {
     return (struct atsi_view){buffer, 0, c->program.buffers[buffer].width};
 }
 
+struct atsi_op *op_case_norm(struct op_case *c, const struct op_case_norm *norm, struct test_random *r) {
+    const uint32_t width = norm->group * norm->n_groups, beside = 5;
+    int32_t in = op_case_buffer(c, width + beside, ATSI_ROWS_TOKENS, false, r, 3.0f), out = in;
+    if (!norm->in_place)
+        out = op_case_buffer(c, width + (norm->out_is_part ? beside : 0), ATSI_ROWS_TOKENS, false, r, 1.0f);
+    struct atsi_op *op = op_case_op(c, ATSI_OP_RMS_NORM);
+    op->in[0] = (struct atsi_view){in, 2, width};
+    op->out[0] = (struct atsi_view){out, norm->in_place ? 2 : norm->out_is_part ? 3 : 0, width};
+    if (norm->weighted) op->tensor[0] = op_case_tensor(c, norm->group, 1, 1, r, 1.0f);
+    op->add = norm->add;
+    op->u.norm = (struct atsi_norm_params){norm->group, 1e-5f};
+    return op;
+}
+
+struct atsi_op *op_case_delta_rule(struct op_case *c, const struct atsi_delta_params *delta, uint32_t k_dim,
+                                   uint32_t v_dim, struct test_random *r) {
+    const uint32_t n_v_heads = delta->n_v_heads, qk_width = delta->n_k_heads * k_dim, v_width = n_v_heads * v_dim;
+    int32_t qk = op_case_buffer(c, 2 * qk_width, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    int32_t v = op_case_buffer(c, v_width, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    int32_t beta = op_case_buffer(c, n_v_heads, ATSI_ROWS_TOKENS, false, r, 1.0f),
+            alpha = op_case_buffer(c, n_v_heads, ATSI_ROWS_TOKENS, false, r, 2.0f);
+    int32_t out = op_case_buffer(c, v_width, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    int32_t rate = op_case_tensor(c, n_v_heads, 1, 1, r, 1.0f), bias = op_case_tensor(c, n_v_heads, 1, 1, r, 1.0f);
+    float *rates = c->tensors[rate];
+    for (uint32_t h = 0; h < n_v_heads; h++) rates[h] = -fabsf(rates[h]); // states decay
+    struct atsi_op *op = op_case_op(c, ATSI_OP_DELTA_RULE);
+    op->in[0] = (struct atsi_view){qk, 0, qk_width};
+    op->in[1] = (struct atsi_view){qk, qk_width, qk_width};
+    op->in[2] = op_case_view(c, v);
+    op->in[3] = op_case_view(c, beta);
+    op->in[4] = op_case_view(c, alpha);
+    op->out[0] = op_case_view(c, out);
+    op->tensor[0] = rate;
+    op->tensor[1] = bias;
+    op->state = op_case_state(c, ATSI_STATE_DELTA, n_v_heads, k_dim, v_dim, 0);
+    op->u.delta = *delta;
+    return op;
+}
+
 float *op_case_copy(const struct op_case *c, int32_t buffer) {
     size_t bytes = op_case_rows(c, buffer) * c->program.buffers[buffer].width * sizeof(float);
     return memcpy(zeroed(bytes), c->buffers[buffer], bytes);

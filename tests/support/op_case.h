@@ -49,6 +49,18 @@ int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_h
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind);
 struct atsi_view op_case_view(const struct op_case *c, int32_t buffer); // the whole width
 
+// Operations over new buffers and tensors of random numbers. What they read and write stands in the op that comes back, which the next
+// op may move.
+struct op_case_norm {
+    uint32_t group, n_groups;
+    bool weighted, add, in_place;
+    bool out_is_part; // the output has columns before and behind, as the input always has
+};
+struct atsi_op *op_case_norm(struct op_case *c, const struct op_case_norm *norm, struct test_random *r);
+// in[0] and in[1]: queries and keys in one buffer, keys behind.
+struct atsi_op *op_case_delta_rule(struct op_case *c, const struct atsi_delta_params *delta, uint32_t k_dim,
+                                   uint32_t v_dim, struct test_random *r);
+
 // Sets the states to zero and runs all ops over the tokens in rounds of `chunk` tokens from position first_pos. Integer and
 // output buffers that the ops write are overwritten. Fails the test when the program or the kernels are refused.
 void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chunk, uint32_t first_pos);

@@ -66,21 +66,13 @@ static double *doubles(size_t n) {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-static void norm_case(uint32_t n_tokens, uint32_t group, uint32_t n_groups, bool weighted, bool add, bool in_place,
-                      uint64_t seed) {
+static void norm_case(uint32_t n_tokens, struct op_case_norm norm, uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, n_tokens, 0);
-    uint32_t width = group * n_groups;
-    int32_t in = op_case_buffer(&c, width + 5, ATSI_ROWS_TOKENS, false, &r, 3.0f);
-    int32_t out = in_place ? in : op_case_buffer(&c, width + 5, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t weight = weighted ? op_case_tensor(&c, group, 1, 1, &r, 1.0f) : ATSI_NONE;
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_RMS_NORM);
-    op->in[0] = (struct atsi_view){in, 2, width};
-    op->out[0] = (struct atsi_view){out, in_place ? 2 : 3, width};
-    op->tensor[0] = weight;
-    op->add = add;
-    op->u.norm = (struct atsi_norm_params){group, 1e-5f};
+    const struct atsi_op *op = op_case_norm(&c, &norm, &r);
+    const uint32_t group = norm.group, n_groups = norm.n_groups, width = group * n_groups;
+    const int32_t in = op->in[0].buffer, out = op->out[0].buffer;
     double *wanted = doubles((size_t)n_tokens * (width + 5));
     for (size_t i = 0; i < (size_t)n_tokens * (width + 5); i++) wanted[i] = c.buffers[out][i];
     for (uint32_t t = 0; t < n_tokens; t++)
@@ -90,8 +82,8 @@ static void norm_case(uint32_t n_tokens, uint32_t group, uint32_t n_groups, bool
             for (uint32_t i = 0; i < group; i++) squares += (double)x[i] * x[i];
             for (uint32_t i = 0; i < group; i++) {
                 double value = x[i] / sqrt(squares / group + 1e-5f);
-                if (weighted) value *= ((float *)c.tensors[weight])[i];
-                y[i] = add ? y[i] + value : value;
+                if (norm.weighted) value *= ((float *)c.tensors[op->tensor[0]])[i];
+                y[i] = norm.add ? y[i] + value : value;
             }
         }
     run_and_check(&c, out, wanted, 1e-6, 1);
@@ -101,11 +93,11 @@ static void norm_case(uint32_t n_tokens, uint32_t group, uint32_t n_groups, bool
 
 static void norms(void **state) {
     (void)state;
-    norm_case(9, 64, 1, true, false, false, 1);
-    norm_case(4, 1, 3, true, false, false, 2);
-    norm_case(11, 37, 3, true, true, false, 3);
-    norm_case(5, 128, 2, false, false, true, 4);
-    norm_case(1, 3000, 1, true, false, true, 5);
+    norm_case(9, (struct op_case_norm){64, 1, .weighted = true, .out_is_part = true}, 1);
+    norm_case(4, (struct op_case_norm){1, 3, .weighted = true, .out_is_part = true}, 2);
+    norm_case(11, (struct op_case_norm){37, 3, .weighted = true, .add = true, .out_is_part = true}, 3);
+    norm_case(5, (struct op_case_norm){128, 2, .in_place = true, .out_is_part = true}, 4);
+    norm_case(1, (struct op_case_norm){3000, 1, .weighted = true, .in_place = true, .out_is_part = true}, 5);
 }
 
 static void glu_case(enum atsi_glu_act act, uint32_t width, uint64_t seed) {
@@ -514,33 +506,19 @@ static void convolutions(void **state) {
     conv_case(2, 5, 3, false, 42);
 }
 
-static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim,
-                       bool tiled, uint64_t seed) {
+static void delta_case(uint32_t n_tokens, struct atsi_delta_params delta, uint32_t k_dim, uint32_t v_dim,
+                       uint64_t seed) {
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, n_tokens, 0);
-    int32_t qk = op_case_buffer(&c, 2 * n_k_heads * k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t v = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t beta = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 1.0f),
-            alpha = op_case_buffer(&c, n_v_heads, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t out = op_case_buffer(&c, n_v_heads * v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t rate = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f), bias = op_case_tensor(&c, n_v_heads, 1, 1, &r, 1.0f);
-    for (uint32_t h = 0; h < n_v_heads; h++) ((float *)c.tensors[rate])[h] = -fabsf(((float *)c.tensors[rate])[h]);
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_DELTA_RULE);
-    op->in[0] = (struct atsi_view){qk, 0, n_k_heads * k_dim};
-    op->in[1] = (struct atsi_view){qk, n_k_heads * k_dim, n_k_heads * k_dim};
-    op->in[2] = op_case_view(&c, v);
-    op->in[3] = op_case_view(&c, beta);
-    op->in[4] = op_case_view(&c, alpha);
-    op->out[0] = op_case_view(&c, out);
-    op->tensor[0] = rate;
-    op->tensor[1] = bias;
-    op->state = op_case_state(&c, ATSI_STATE_DELTA, n_v_heads, k_dim, v_dim, 0);
-    op->u.delta = (struct atsi_delta_params){n_k_heads, n_v_heads, tiled, 1e-6f};
+    const struct atsi_op *op = op_case_delta_rule(&c, &delta, k_dim, v_dim, &r);
+    const uint32_t n_k_heads = delta.n_k_heads, n_v_heads = delta.n_v_heads;
+    const int32_t qk = op->in[0].buffer, v = op->in[2].buffer, beta = op->in[3].buffer, alpha = op->in[4].buffer,
+                  out = op->out[0].buffer, rate = op->tensor[0], bias = op->tensor[1];
     double *wanted = doubles((size_t)n_tokens * n_v_heads * v_dim), *s = doubles((size_t)k_dim * v_dim);
     for (uint32_t h = 0; h < n_v_heads; h++) {
         memset(s, 0, (size_t)k_dim * v_dim * sizeof *s);
-        uint32_t kh = tiled ? h % n_k_heads : h / (n_v_heads / n_k_heads);
+        uint32_t kh = delta.tiled ? h % n_k_heads : h / (n_v_heads / n_k_heads);
         for (uint32_t t = 0; t < n_tokens; t++) {
             const float *q = c.buffers[qk] + (size_t)t * 2 * n_k_heads * k_dim + kh * k_dim, *k = q + n_k_heads * k_dim;
             double qq = 1e-6, kk = 1e-6;
@@ -568,10 +546,10 @@ static void delta_case(uint32_t n_tokens, uint32_t n_k_heads, uint32_t n_v_heads
 
 static void delta_rules(void **state) {
     (void)state;
-    delta_case(10, 2, 4, 32, 32, false, 50);
-    delta_case(7, 2, 4, 16, 80, true, 51);
-    delta_case(5, 1, 1, 128, 128, false, 52);
-    delta_case(3, 3, 3, 5, 7, true, 53);
+    delta_case(10, (struct atsi_delta_params){2, 4, false, 1e-6f}, 32, 32, 50);
+    delta_case(7, (struct atsi_delta_params){2, 4, true, 1e-6f}, 16, 80, 51);
+    delta_case(5, (struct atsi_delta_params){1, 1, false, 1e-6f}, 128, 128, 52);
+    delta_case(3, (struct atsi_delta_params){3, 3, true, 1e-6f}, 5, 7, 53);
 }
 
 int main(void) {
