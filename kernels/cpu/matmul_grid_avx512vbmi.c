@@ -118,10 +118,26 @@ INLINE void look_up_eights(const uint8_t *low, const uint8_t *high_half, vint in
     o->code[1][0] = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd));
 }
 
+// Entries of 4 weights: index[g] has four indices a row, for 16 columns; high NULL: of 8 bits, else of 9.
+INLINE void look_up_fours(const uint8_t *first_two, const uint8_t *last_two, const vint index[2], const __mmask64 *high,
+                          struct opened *o) {
+    int n_high = high != NULL ? 1 : 0;
+    for (int g = 0; g < 2; g++) {
+        o->code[g][0] = look_up(first_two, index[g], n_high, n_high > 0 ? high + g : NULL);
+        o->code[g][1] = look_up(last_two, index[g], n_high, n_high > 0 ? high + g : NULL);
+    }
+}
+
 // A byte of each row's dword, four times.
 INLINE vint repeat_byte(vint dwords, int byte) {
     vint order = _mm512_broadcast_i32x4(_mm_setr_epi32(0x00000000, 0x04040404, 0x08080808, 0x0c0c0c0c));
     return _mm512_shuffle_epi8(dwords, _mm512_add_epi8(order, v_set_8(byte)));
+}
+
+// Bytes `first` and first + 1 of each row's dword, twice each.
+INLINE vint repeat_two_bytes(vint dwords, int first) {
+    vint order = _mm512_broadcast_i32x4(_mm_setr_epi32(0x01010000, 0x05050404, 0x09090808, 0x0d0d0c0c));
+    return _mm512_shuffle_epi8(dwords, _mm512_add_epi8(order, v_set_8(first)));
 }
 
 // Four fields of 8 bits from a row's dword, beginning `step` bits apart at bit `first`; what is above a field is rubbish.
@@ -147,8 +163,13 @@ static const uint8_t EVEN_SIGNS[128] = {
 INLINE vflt from_bits(vint a, unsigned shift, int mask) {
     return vf_from_int(v_and(v_right(a, shift), v_set_32(mask)));
 }
-INLINE vflt quarter_scale(vflt d, vflt s) {
-    return vf_mul(vf_mul(d, vf_add(_mm512_set1_ps(0.5f), s)), _mm512_set1_ps(0.25f));
+// 2 s + 1
+INLINE vflt odd_from_bits(vint a, unsigned shift, int mask) {
+    return vf_from_int(v_add_32(v_left(v_and(v_right(a, shift), v_set_32(mask)), 1), v_set_32(1)));
+}
+// d (s + 1/2) unit
+INLINE vflt half_step_scale(vflt d, vflt s, float unit) {
+    return vf_mul(vf_mul(d, vf_add(_mm512_set1_ps(0.5f), s)), _mm512_set1_ps(unit));
 }
 
 // ---- multiplying ------------------------------------------------------------------------------------------------------
@@ -186,12 +207,7 @@ INLINE vint magnitudes(enum kind kind, const struct levels *levels, const vint c
 INLINE vint dot_16_columns(enum kind kind, const struct levels *levels, const struct opened *o, int g, const int8_t *q,
                            vint dot) {
     // Byte b is about the weights 4b..4b+3, whose signs are the half b % 2 of sign byte 2g + b / 2.
-    vint signs = o->signs;
-    if (kind != SHIFTED_2_BITS)
-        signs = _mm512_shuffle_epi8(
-            signs,
-            _mm512_add_epi8(_mm512_broadcast_i32x4(_mm_setr_epi32(0x01010000, 0x05050404, 0x09090808, 0x0d0d0c0c)),
-                            v_set_8(2 * g)));
+    vint signs = kind == SHIFTED_2_BITS ? v_zero() : repeat_two_bytes(o->signs, 2 * g);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         vint w = magnitudes(kind, levels, o->code[g], i);
@@ -240,7 +256,7 @@ INLINE vflt iq2_xxs_block(const struct rows *rows, const struct inputs *in, vflt
             struct opened o;
             look_up_eights(ATSI_IQ2_XXS_CODES[0], ATSI_IQ2_XXS_CODES[1], word[2 * i], 0, NULL, &o);
             o.signs = pick(EVEN_SIGNS, fields(word[2 * i + 1], 0, 7));
-            o.scale[0] = quarter_scale(d, from_bits(word[2 * i + 1], 28, 15));
+            o.scale[0] = half_step_scale(d, from_bits(word[2 * i + 1], 28, 15), 0.25f);
             acc = multiply(SIGNED_2_BITS, 32, &levels, &o, in, 2 * quarter + i, acc);
         }
     }
@@ -250,7 +266,7 @@ INLINE vflt iq2_xxs_block(const struct rows *rows, const struct inputs *in, vflt
 // The scales of sub-block k from the two dwords of nibbles.
 INLINE void nibble_scales(vflt d, const vint scales[2], int k, struct opened *o) {
     for (int g = 0; g < 2; g++)
-        o->scale[g] = quarter_scale(d, from_bits(scales[k / 4], (unsigned)(8 * (k % 4) + 4 * g), 15));
+        o->scale[g] = half_step_scale(d, from_bits(scales[k / 4], (unsigned)(8 * (k % 4) + 4 * g), 15), 0.25f);
 }
 
 INLINE vflt iq2_xs_block(const struct rows *rows, const struct inputs *in, vflt acc) {
@@ -309,11 +325,8 @@ INLINE vflt iq3_xxs_block(const struct rows *rows, const struct inputs *in, vflt
         for (int i = 0; i < 2; i++) {
             int k = 2 * quarter + i;
             struct opened o = {.signs = pick(EVEN_SIGNS, fields(rest[k], 0, 7))};
-            for (int g = 0; g < 2; g++)
-                for (int pair = 0; pair < 2; pair++)
-                    o.code[g][pair] = look_up(ATSI_IQ3_XXS_CODES[pair], index[2 * i + g], 0, NULL);
-            vflt s = vf_add(_mm512_set1_ps(0.5f), from_bits(rest[k], 28, 15));
-            o.scale[0] = vf_mul(vf_mul(d, s), _mm512_set1_ps(0.5f));
+            look_up_fours(ATSI_IQ3_XXS_CODES[0], ATSI_IQ3_XXS_CODES[1], index + 2 * i, NULL, &o);
+            o.scale[0] = half_step_scale(d, from_bits(rest[k], 28, 15), 0.5f);
             acc = multiply(SIGNED_3_BITS, 32, &levels, &o, in, k, acc);
         }
     }
@@ -336,21 +349,23 @@ INLINE vflt iq3_s_block(const struct rows *rows, const struct inputs *in, vflt a
             struct opened o = {.signs = tail[2 + k]};
             vint top = repeat_byte(tail[k / 4], k % 4);
             __mmask64 high[2] = {bits_of(top, 0, 1), bits_of(top, 4, 1)};
-            for (int g = 0; g < 2; g++)
-                for (int pair = 0; pair < 2; pair++)
-                    o.code[g][pair] = look_up(ATSI_IQ3_S_CODES[pair], index[2 * i + g], 1, &high[g]);
-            vint s = v_and(v_right(tail[10], (unsigned)(4 * k)), v_set_32(15));
-            o.scale[0] = vf_mul(d, vf_from_int(v_add_32(v_left(s, 1), v_set_32(1))));
+            look_up_fours(ATSI_IQ3_S_CODES[0], ATSI_IQ3_S_CODES[1], index + 2 * i, high, &o);
+            o.scale[0] = vf_mul(d, odd_from_bits(tail[10], (unsigned)(4 * k), 15));
             acc = multiply(SIGNED_3_BITS, 32, &levels, &o, in, k, acc);
         }
     }
     return acc;
 }
 
+// Four indices of 11 bits a row: `tops` has their bits 8 to 10.
+INLINE void look_up_iq1(vint index, vint tops, struct opened *o) {
+    __mmask64 high[3] = {bits_of(tops, 0, 0), bits_of(tops, 1, 0), bits_of(tops, 2, 0)};
+    look_up_eights(ATSI_IQ1_CODES[0], ATSI_IQ1_CODES[1], index, 3, high, o);
+}
+
 // d (2 s + 1) / 8 for the 3-bit scale at a bit.
 INLINE vflt odd_scale(vflt d, vint word, unsigned shift) {
-    vint s = v_and(v_right(word, shift), v_set_32(7));
-    return vf_mul(vf_mul(d, vf_from_int(v_add_32(v_left(s, 1), v_set_32(1)))), _mm512_set1_ps(0.125f));
+    return vf_mul(vf_mul(d, odd_from_bits(word, shift, 7)), _mm512_set1_ps(0.125f));
 }
 
 INLINE vflt iq1_s_block(const struct rows *rows, const struct inputs *in, vflt acc) {
@@ -364,9 +379,8 @@ INLINE vflt iq1_s_block(const struct rows *rows, const struct inputs *in, vflt a
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             struct opened o;
-            vint top = tops[2 * half + i / 2], bytes = fields(top, 16 * (i % 2), 3);
-            __mmask64 high[3] = {bits_of(bytes, 0, 0), bits_of(bytes, 1, 0), bits_of(bytes, 2, 0)};
-            look_up_eights(ATSI_IQ1_CODES[0], ATSI_IQ1_CODES[1], index[i], 3, high, &o);
+            vint top = tops[2 * half + i / 2];
+            look_up_iq1(index[i], fields(top, 16 * (i % 2), 3), &o);
             o.down[0] = o.down[1] = _mm512_movepi8_mask(repeat_byte(top, 2 * (i % 2) + 1));
             o.scale[0] = odd_scale(d, top, (unsigned)(16 * (i % 2) + 12));
             acc = multiply(SHIFTED_2_BITS, 32, &levels, &o, in, 4 * half + i, acc);
@@ -391,13 +405,11 @@ INLINE vflt iq1_m_block(const struct rows *rows, const struct inputs *in, vflt a
         for (int i = 0; i < 4; i++) {
             struct opened o;
             vint bytes = fields(tops[2 * half + i / 2], 16 * (i % 2), 4);
-            __mmask64 high[3] = {bits_of(bytes, 0, 0), bits_of(bytes, 1, 0), bits_of(bytes, 2, 0)};
-            look_up_eights(ATSI_IQ1_CODES[0], ATSI_IQ1_CODES[1], index[i], 3, high, &o);
+            look_up_iq1(index[i], bytes, &o);
             // Entry b's shift, for the two bytes of its weights.
             vint down_by_entry = v_and(bytes, v_set_8(8));
-            vint first = _mm512_broadcast_i32x4(_mm_setr_epi32(0x01010000, 0x05050404, 0x09090808, 0x0d0d0c0c));
             for (int g = 0; g < 2; g++) {
-                vint down = _mm512_shuffle_epi8(down_by_entry, _mm512_add_epi8(first, v_set_8(2 * g)));
+                vint down = repeat_two_bytes(down_by_entry, 2 * g);
                 o.down[g] = _mm512_test_epi8_mask(down, down);
                 o.scale[g] = odd_scale(d, tail[2 + half], (unsigned)(16 * (i / 2) + 6 * (i % 2) + 3 * g));
             }
