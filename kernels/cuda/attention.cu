@@ -21,13 +21,13 @@ template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
                       a.v_cache + (slot * a.n_kv_heads + head) * a.v_row_bytes, a.v_dim);
 }
 
-template <enum atsi_dtype KV> void store(const attention_args &a, cudaStream_t stream) {
+template <enum atsi_dtype KV> void store(const attention_args &a, struct launch_stream stream) {
     constexpr int WARPS = 4;
     launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream,
                        a);
 }
 
-void store_any(const attention_args &a, enum atsi_dtype kv_type, cudaStream_t stream) {
+void store_any(const attention_args &a, enum atsi_dtype kv_type, struct launch_stream stream) {
     if (kv_type == ATSI_F16)
         store<ATSI_F16>(a, stream);
     else if (kv_type == ATSI_Q8_0)
@@ -168,7 +168,7 @@ template <enum atsi_dtype KV> __global__ void __launch_bounds__(PLAIN_WARPS *WAR
     }
 }
 
-template <enum atsi_dtype KV> void attend_plain(const attention_args &a, cudaStream_t stream) {
+template <enum atsi_dtype KV> void attend_plain(const attention_args &a, struct launch_stream stream) {
     launch_overlapping(plain_kernel<KV>, dim3(a.n_kv_heads * a.group, a.n_tokens), PLAIN_WARPS * WARP, 0, stream, a);
 }
 
@@ -199,7 +199,7 @@ int choose_splits(const struct cuda_device *d, const attention_args &a) {
 void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_type, acts_out acts) {
     a.n_splits = choose_splits(x->device, a);
     a.partial = (float *)(x->device->scratch.base + x->device->scratch.attention_offset);
-    (void)attention_split_mma(&a, kv_type, x->stream);
+    attention_split_mma(&a, kv_type, x->stream);
     launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a, acts);
 }
 
@@ -268,7 +268,7 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
             attend_divided(x, a, s->kv_type,
                            a.v_dim % 32 == 0 ? acts_reserve(x->device, call->out[0], a.n_tokens) : acts_out());
         else
-            (void)attention_tiled_mma(&a, s->kv_type, x->stream);
+            attention_tiled_mma(&a, s->kv_type, x->stream);
     } else if (s->kv_type == ATSI_F16) {
         attend_plain<ATSI_F16>(a, x->stream);
     } else if (s->kv_type == ATSI_Q8_0) {

@@ -27,10 +27,10 @@ static inline int partial_floats(int v_dim) { return v_dim + 2; }
 constexpr int SPLITS_CAP = 64;
 constexpr int SPLIT_ROWS_CAP = 64; // rows of a key head up to which the context is divided among blocks
 
-// Tensor-core kernels (attention_mma_*.cu) for equal key and value sizes; false: this size has none.
-bool attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
-bool attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream);
+// Tensor-core kernels (attention_mma_*.cu), for what attention_has_mma says there are: some equal key and value sizes.
 bool attention_has_mma(int k_dim, int v_dim, enum atsi_dtype kv_type);
+void attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, struct launch_stream stream);
+void attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, struct launch_stream stream);
 cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type, int max_shared_bytes);
 
 #endif

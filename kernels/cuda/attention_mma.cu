@@ -12,16 +12,12 @@ static const struct attention_kernels *find(int dim, enum atsi_dtype kv_type) {
 
 bool attention_has_mma(int k_dim, int v_dim, enum atsi_dtype kv_type) { return k_dim == v_dim && find(k_dim, kv_type); }
 
-bool attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream) {
-    const struct attention_kernels *kernels = find(a->k_dim, kv_type);
-    if (kernels) kernels->split(*a, stream);
-    return kernels != NULL;
+void attention_split_mma(const struct attention_args *a, enum atsi_dtype kv_type, struct launch_stream stream) {
+    find(a->k_dim, kv_type)->split(*a, stream);
 }
 
-bool attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, cudaStream_t stream) {
-    const struct attention_kernels *kernels = find(a->k_dim, kv_type);
-    if (kernels) kernels->tiled(*a, stream);
-    return kernels != NULL;
+void attention_tiled_mma(const struct attention_args *a, enum atsi_dtype kv_type, struct launch_stream stream) {
+    find(a->k_dim, kv_type)->tiled(*a, stream);
 }
 
 cudaError_t attention_mma_prepare(int dim, enum atsi_dtype kv_type, int max_shared_bytes) {

@@ -415,13 +415,13 @@ __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_a
     }
 }
 
-template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, cudaStream_t stream) {
+template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, struct launch_stream stream) {
     dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, 16));
     int n_stages = split_stages<D, KV>(a.max_shared_bytes);
     launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS<D> * WARP, split_shared_bytes<D, KV>(n_stages), stream, a,
                        n_stages);
 }
-template <int D, enum atsi_dtype KV> void launch_tiled(const attention_args &a, cudaStream_t stream) {
+template <int D, enum atsi_dtype KV> void launch_tiled(const attention_args &a, struct launch_stream stream) {
     dim3 grid(ceil_div(a.n_tokens * a.group, TILED_ROWS), a.n_kv_heads);
     launch_overlapping(tiled_kernel<D, KV>, grid, TILED_WARPS * WARP, 0, stream, a);
 }

@@ -6,8 +6,8 @@
 
 struct attention_kernels {
     int dim;
-    void (*split)(const struct attention_args &a, cudaStream_t stream);
-    void (*tiled)(const struct attention_args &a, cudaStream_t stream);
+    void (*split)(const struct attention_args &a, struct launch_stream stream);
+    void (*tiled)(const struct attention_args &a, struct launch_stream stream);
     cudaError_t (*prepare)(int max_shared_bytes);
 };
 

@@ -56,10 +56,10 @@ __device__ inline void begin_kernel() {
     wait_for_predecessor();
 }
 
-// Below 9.0 an ordinary launch. Errors are found by the check behind every operation.
+// Where the stream does not overlap launches an ordinary one. Errors are found by the check behind every operation.
 template <class... PARAMS, class... ARGS>
 static inline void launch_overlapping(void (*kernel)(PARAMS...), dim3 grid, uint32_t n_threads, size_t shared_bytes,
-                                      cudaStream_t stream, ARGS... args) {
+                                      struct launch_stream stream, ARGS... args) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -67,12 +67,9 @@ static inline void launch_overlapping(void (*kernel)(PARAMS...), dim3 grid, uint
     config.gridDim = grid;
     config.blockDim = dim3(n_threads);
     config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
+    config.stream = stream.handle;
     config.attrs = &attribute;
-    int device = 0, major = 0;
-    (void)cudaGetDevice(&device);
-    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    config.numAttrs = major >= 9 ? 1 : 0;
+    config.numAttrs = stream.overlaps ? 1 : 0;
     (void)cudaLaunchKernelEx(&config, kernel, PARAMS(args)...);
 }
 

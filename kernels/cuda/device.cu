@@ -161,6 +161,7 @@ static enum atsi_status stream_sync(struct atsi_stream *s, struct atsi_error *er
     return cuda_check(device_of(s), cudaStreamSynchronize(handle_of(s)), "waiting for the stream", err);
 }
 
+// Launches nothing that waits (waiting.h): what is asked from another thread are streams of graphs, before which all is launched.
 static enum atsi_status stream_query(struct atsi_stream *s, bool *idle, struct atsi_error *err) {
     cudaError_t status = cudaStreamQuery(handle_of(s));
     *idle = status != cudaErrorNotReady;
@@ -262,7 +263,7 @@ static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst
     if (n_rows == 0 || width == 0) return ATSI_OK;
     ATSI_TRY(cuda_flush(s, err));
     forget_acts(d, dst, rows_bytes(dst_stride, width, n_rows));
-    launch_copy_rows(handle_of(s), dst, dst_stride, src, src_stride, width, n_rows);
+    launch_copy_rows(launch_stream_of(s), dst, dst_stride, src, src_stride, width, n_rows);
     return cuda_check(d, cudaGetLastError(), "copying activations", err);
 }
 

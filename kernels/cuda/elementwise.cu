@@ -148,7 +148,7 @@ void launch_select(struct launch_ctx *x, const struct atsi_op_call *call) {
                        call->round.output_rows);
 }
 
-void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
+void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows) {
     bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride) % 4 == 0;
     launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride,

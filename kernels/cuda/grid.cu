@@ -205,11 +205,11 @@ struct grid_type {
     enum atsi_dtype dtype;
     const void *table;
     uint32_t table_bytes;
-    void (*product)(const struct grid_args *a, const uint8_t *table, cudaStream_t stream);
+    void (*product)(const struct grid_args *a, const uint8_t *table, struct launch_stream stream);
     cudaError_t (*prepare)(void);
 };
 
-template <class G, int N_IN> void run(const struct grid_args *a, const uint8_t *table, cudaStream_t stream) {
+template <class G, int N_IN> void run(const struct grid_args *a, const uint8_t *table, struct launch_stream stream) {
     constexpr uint32_t BLOCKS_RESIDENT = 4; // of a multiprocessor
     uint32_t n_blocks = ceil_div(a->n_out, GRID_WARPS * GRID_ROWS),
              n_resident = BLOCKS_RESIDENT * (uint32_t)a->n_multiprocessors, n_y = ceil_div(a->n_in, N_IN);
@@ -217,7 +217,7 @@ template <class G, int N_IN> void run(const struct grid_args *a, const uint8_t *
     launch_overlapping(grid_kernel<G, N_IN>, grid, GRID_WARPS * WARP, 0, stream, *a, (const typename G::entry *)table);
 }
 
-template <class G> void product(const struct grid_args *a, const uint8_t *table, cudaStream_t stream) {
+template <class G> void product(const struct grid_args *a, const uint8_t *table, struct launch_stream stream) {
     if (a->experts.ids || a->n_in == 1)
         run<G, 1>(a, table, stream);
     else
@@ -252,7 +252,7 @@ bool grid_supported(enum atsi_dtype dtype) {
     return false;
 }
 
-void grid_product(enum atsi_dtype dtype, const struct grid_args *a, cudaStream_t stream) {
+void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream) {
     const grid_types types;
     const uint8_t *table = a->tables;
     for (const struct grid_type &t : types.type) {

@@ -19,7 +19,7 @@ struct grid_args {
 };
 
 bool grid_supported(enum atsi_dtype dtype);
-void grid_product(enum atsi_dtype dtype, const struct grid_args *a, cudaStream_t stream);
+void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream);
 cudaError_t grid_prepare(enum atsi_dtype dtype);
 
 // The codebooks of all types in device memory.

@@ -147,7 +147,7 @@ template <class T, int COLS> __global__ void __launch_bounds__(THREADS) matrix_k
             }
 }
 
-template <class T> void launch(const plain_args &a, cudaStream_t stream) {
+template <class T> void launch(const plain_args &a, struct launch_stream stream) {
     uint32_t n_row_tiles = ceil_div(a.n_out, BLOCK_ROWS);
     if (a.experts.ids || a.n_in <= MATRIX_COLS)
         launch_overlapping(matrix_kernel<T, MATRIX_COLS>,
@@ -164,7 +164,7 @@ bool is_aligned(const plain_args &a) {
 
 } // namespace
 
-bool half_matrix(enum atsi_dtype dtype, const struct plain_args *a, int capability, cudaStream_t stream) {
+bool half_matrix(enum atsi_dtype dtype, const struct plain_args *a, int capability, struct launch_stream stream) {
     if (!is_aligned(*a) || (dtype != ATSI_F16 && (dtype != ATSI_BF16 || capability < 80))) return false;
     if (dtype == ATSI_F16)
         launch<f16>(*a, stream);

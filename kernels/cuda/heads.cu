@@ -174,7 +174,7 @@ bool heads_join_store(struct heads_args *a, const struct atsi_op_call *call, int
     return true;
 }
 
-void heads_launch(const struct heads_args *a, cudaStream_t stream) {
+void heads_launch(const struct heads_args *a, struct launch_stream stream) {
     uint32_t n_heads = 0;
     for (int p = 0; p < a->n_parts; p++) n_heads += a->parts[p].n_heads;
     auto *kernel = a->kv_type == ATSI_F32   ? heads_kernel<ATSI_F32>

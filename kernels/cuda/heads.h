@@ -34,7 +34,7 @@ struct heads_args {
 bool heads_join(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
 // The keys and values of an attention call are stored by the parts that make its keys. False: they are not made here.
 bool heads_join_store(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
-void heads_launch(const struct heads_args *a, cudaStream_t stream);
+void heads_launch(const struct heads_args *a, struct launch_stream stream);
 cudaError_t load_heads(void);
 
 #endif

@@ -62,7 +62,6 @@ struct cuda_device {
     struct acts_key acts;        // contents of scratch.acts, in stream order
     void *nvml;                  // dlopen handle, NULL without
     struct nvml_card *nvml_card; // for looks at the free memory; NULL: the runtime is asked
-    uint64_t free_at_open_bytes;
 };
 
 struct waiting; // waiting.h
@@ -75,16 +74,26 @@ struct cuda_stream {
     struct waiting *waiting;
 };
 
+// Where launches go.
+struct launch_stream {
+    cudaStream_t handle;
+    bool overlaps; // a kernel may start while its predecessor ends (common.cuh)
+};
+
 // One launch: where it goes and how many rows the host knows of.
 struct launch_ctx {
     struct cuda_device *device;
-    cudaStream_t stream;
+    struct launch_stream stream;
     int n_rows; // tokens, or outputs for a call of the outputs domain
     struct waiting *waiting;
     bool kv_stored; // attention: keys and values stand in the cache already
 };
 
 static inline struct cuda_device *cuda_device_of(struct atsi_device *d) { return (struct cuda_device *)d; }
+static inline struct launch_stream launch_stream_of(struct atsi_stream *s) {
+    struct launch_stream stream = {((struct cuda_stream *)s)->handle, cuda_device_of(s->device)->capability >= 90};
+    return stream;
+}
 
 // ---- launchers, by file -----------------------------------------------------------------------------------------------
 // Every one: shapes were checked by atsi_program_check; in and out may share rows where the op reads an element before it
@@ -99,7 +108,7 @@ void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call);
-void launch_copy_rows(cudaStream_t stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
+void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows);
 // norm.cu
 cudaError_t load_norm(void);

@@ -49,7 +49,7 @@ static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call
 
 enum atsi_status cuda_flush(struct atsi_stream *s, struct atsi_error *err) {
     struct cuda_stream *stream = (struct cuda_stream *)s;
-    waiting_launch(stream->waiting, stream->handle);
+    waiting_launch(stream->waiting, launch_stream_of(s));
     return cuda_check(cuda_device_of(s->device), cudaGetLastError(), "launching", err);
 }
 
@@ -67,7 +67,7 @@ enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *c
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
     struct cuda_stream *stream = (struct cuda_stream *)s;
-    struct launch_ctx x = {d, stream->handle, call->outputs_domain ? round->n_outputs : round->n_tokens,
+    struct launch_ctx x = {d, launch_stream_of(s), call->outputs_domain ? round->n_outputs : round->n_tokens,
                            stream->waiting, false};
     if (x.n_rows <= 0) return ATSI_OK;
     forget_outputs(d, call, (uint32_t)x.n_rows);

@@ -122,7 +122,7 @@ template <class T> bool is_aligned(const plain_args &a) {
            a.in_stride % 4 == 0;
 }
 
-template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pairs, cudaStream_t stream) {
+template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pairs, struct launch_stream stream) {
     constexpr uint32_t FEW_BLOCKS = 6; // a multiprocessor: fewer do not keep the memory busy
     uint32_t n_blocks = ceil_div(a.n_out, WARPS * WARP_ROWS);
     bool shared = n_blocks * n_pairs < FEW_BLOCKS * (uint32_t)a.n_multiprocessors;
@@ -133,10 +133,10 @@ template <class T, int N_IN> void run_vector(const plain_args &a, uint32_t n_pai
                        ? (shared ? vector_kernel<T, N_IN, false, true> : vector_kernel<T, N_IN, false, false>)
                    : shared ? vector_kernel<T, N_IN, true, true>
                             : vector_kernel<T, N_IN, true, false>;
-    kernel<<<grid, WARPS * WARP, 0, stream>>>(a);
+    kernel<<<grid, WARPS * WARP, 0, stream.handle>>>(a);
 }
 
-template <class T> void launch_vector(const plain_args &a, cudaStream_t stream) {
+template <class T> void launch_vector(const plain_args &a, struct launch_stream stream) {
     if (a.experts.ids) {
         plain_args one = a;
         one.n_in = 1;
@@ -255,7 +255,7 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
             }
 }
 
-template <class T> void launch_matrix(const plain_args &a, cudaStream_t stream) {
+template <class T> void launch_matrix(const plain_args &a, struct launch_stream stream) {
     dim3 grid(n_row_blocks(a.experts, a.n_in, MATRIX_COLS), ceil_div(a.n_out, BLOCK_ROWS));
     launch_overlapping(matrix_kernel<T>, grid, MATRIX_THREADS, 0, stream, a);
 }
@@ -290,7 +290,7 @@ template <class T> cudaError_t load_type(void) {
 
 bool plain_supported(enum atsi_dtype dtype) { return dtype == ATSI_F32 || dtype == ATSI_F16 || dtype == ATSI_BF16; }
 
-void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream) {
+void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, struct launch_stream stream) {
     if (dtype == ATSI_F32)
         launch_vector<float>(*a, stream);
     else if (dtype == ATSI_F16)
@@ -299,7 +299,7 @@ void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_
         launch_vector<__nv_bfloat16>(*a, stream);
 }
 
-void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream) {
+void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, struct launch_stream stream) {
     if (dtype == ATSI_F32)
         launch_matrix<float>(*a, stream);
     else if (dtype == ATSI_F16)
@@ -309,7 +309,7 @@ void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_
 }
 
 void plain_embed(enum atsi_dtype dtype, const void *table, const int32_t *row_ids, uint32_t n_cols, uint32_t n_rows,
-                 float *out, uint32_t out_stride, float scale, cudaStream_t stream) {
+                 float *out, uint32_t out_stride, float scale, struct launch_stream stream) {
     constexpr int THREADS = 256;
     dim3 grid(ceil_div(n_cols, THREADS), n_rows);
     if (dtype == ATSI_F32)

@@ -17,14 +17,15 @@ struct plain_args {
 };
 
 bool plain_supported(enum atsi_dtype dtype);
-void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream); // as tiled_type.vector
-void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, cudaStream_t stream); // as tiled_type.matrix
+// As tiled_type.vector and tiled_type.matrix.
+void plain_vector(enum atsi_dtype dtype, const struct plain_args *a, struct launch_stream stream);
+void plain_matrix(enum atsi_dtype dtype, const struct plain_args *a, struct launch_stream stream);
 // The same for F16 and BF16 with aligned rows, several times as fast; false: this case has no such kernel. capability: 90 for 9.0.
-bool half_matrix(enum atsi_dtype dtype, const struct plain_args *a, int capability, cudaStream_t stream);
+bool half_matrix(enum atsi_dtype dtype, const struct plain_args *a, int capability, struct launch_stream stream);
 cudaError_t half_matrix_prepare(void);
 // out[r] = scale * row row_ids[r] of the table [n_cols]
 void plain_embed(enum atsi_dtype dtype, const void *table, const int32_t *row_ids, uint32_t n_cols, uint32_t n_rows,
-                 float *out, uint32_t out_stride, float scale, cudaStream_t stream);
+                 float *out, uint32_t out_stride, float scale, struct launch_stream stream);
 cudaError_t plain_prepare(enum atsi_dtype dtype);
 
 #endif

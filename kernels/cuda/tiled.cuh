@@ -47,7 +47,7 @@ template <class W> __global__ void embed_kernel(tiled_args a, float scale) {
     }
 }
 
-template <class W> void launch_tiled_embed(const struct tiled_args *a, float scale, cudaStream_t stream) {
+template <class W> void launch_tiled_embed(const struct tiled_args *a, float scale, struct launch_stream stream) {
     constexpr int THREADS = 128;
     dim3 grid(ceil_div(a->n_cols / 32 / W::STEP_SPANS * 4, THREADS), a->n_in);
     launch_overlapping(embed_kernel<W>, grid, THREADS, 0, stream, *a, scale);

@@ -29,10 +29,12 @@ struct tiled_args {
 
 struct tiled_type {
     enum atsi_dtype dtype;
-    void (*vector)(const struct tiled_args *a, cudaStream_t stream); // dense: n_in <= VECTOR_ROWS; with ids: any
-    void (*matrix)(const struct tiled_args *a, cudaStream_t stream); // with ids: groups are built
+    // Dense: n_in <= VECTOR_ROWS; with ids: any.
+    void (*vector)(const struct tiled_args *a, struct launch_stream stream);
+    // With ids: groups are built.
+    void (*matrix)(const struct tiled_args *a, struct launch_stream stream);
     // out[r] = scale * row row_ids[r] of the table [n_out rows, n_cols]
-    void (*embed)(const struct tiled_args *a, float scale, cudaStream_t stream);
+    void (*embed)(const struct tiled_args *a, float scale, struct launch_stream stream);
     cudaError_t (*prepare)(int max_shared_bytes); // loads the kernels, raises their shared-memory limits
 };
 

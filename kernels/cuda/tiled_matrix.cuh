@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     matrix_store<COLS>(acc, part, rows, first_tile, warp_row, warp_col, lane);
 }
 
-template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t stream) {
+template <class W, int COLS> void run_matrix(const tiled_args &a, struct launch_stream stream) {
     int n_stages = matrix_fits<W, COLS>(2, a.max_shared_bytes) ? 2 : 1;
     dim3 grid(n_row_blocks(a.experts, a.n_in, COLS), ceil_div(a.parts[0].n_out, MATRIX_ROWS));
     launch_overlapping(matrix_kernel<W, COLS>, grid, matrix_threads<COLS>, matrix_shared_bytes<W, COLS>(n_stages),
@@ -312,7 +312,7 @@ template <class W, int COLS> void run_matrix(const tiled_args &a, cudaStream_t s
 
 // Blocks of 128 input rows move fewest bytes, but one takes a whole multiprocessor: they pay when their last turn of the card is
 // not mostly empty. Blocks of 64 go two by two, and waste less of an expert's rows.
-template <class W> void launch_matrix(const struct tiled_args *a, cudaStream_t stream) {
+template <class W> void launch_matrix(const struct tiled_args *a, struct launch_stream stream) {
     uint32_t n_wide = ceil_div(a->n_in, 128) * ceil_div(a->parts[0].n_out, MATRIX_ROWS),
              n_slots = (uint32_t)a->n_multiprocessors;
     bool filled = 4 * n_wide >= 3 * ceil_div(n_wide, n_slots) * n_slots;

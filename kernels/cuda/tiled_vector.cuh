@@ -360,7 +360,7 @@ static inline vector_shape vector_shape_of(uint32_t n_groups, uint32_t n_tiles, 
     return best;
 }
 
-template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pairs, cudaStream_t stream) {
+template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pairs, struct launch_stream stream) {
     uint32_t n_tiles = n_tiles_of(a), n_groups = ceil_div(a.n_cols / 32, GROUP_SPANS);
     vector_shape shape = vector_shape_of<W, N_IN>(n_groups, n_tiles * n_pairs, a);
     uint32_t n_blocks = ceil_div((uint32_t)(shape.n_resident * a.n_multiprocessors), n_pairs);
@@ -369,7 +369,7 @@ template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pai
                        vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a, n_tiles);
 }
 
-template <class W> void launch_vector(const struct tiled_args *a, cudaStream_t stream) {
+template <class W> void launch_vector(const struct tiled_args *a, struct launch_stream stream) {
     if (a->experts.ids) {
         struct tiled_args one = *a;
         one.n_in = 1;

@@ -17,7 +17,7 @@ struct waiting {
 };
 
 // Launches what waits.
-static inline void waiting_launch(struct waiting *w, cudaStream_t stream) {
+static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
     if (w->type) w->type->vector(&w->products, stream);
     if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
     w->type = NULL;
