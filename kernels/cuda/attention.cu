@@ -1,40 +1,9 @@
-// attention.cu: stores keys and values, then attends by the kernel that fits: divided context for few rows, tiles for many, a
-// plain kernel for head sizes and cache types without tensor-core forms.
+// attention.cu: chooses the kernel that fits: divided context for few rows, tiles for many, a plain kernel for head sizes and cache
+// types without tensor-core forms.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/heads.h"
 
 namespace {
-
-// ---- storing --------------------------------------------------------------------------------------------------------------
-
-// A warp a head's row. x: warps over key heads, y: token, z: keys or values. Only the last `capacity` tokens of the round are
-// stored: earlier ones would share their slots.
-template <enum atsi_dtype KV> __global__ void store_kernel(attention_args a) {
-    begin_kernel();
-    int head = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, token = blockIdx.y;
-    if (head >= a.n_kv_heads || token + (int64_t)a.capacity < a.n_tokens) return;
-    uint64_t slot = (uint32_t)(a.round->first_pos + token) % a.capacity;
-    if (blockIdx.z == 0)
-        store_row<KV>(a.k + (uint64_t)token * a.k_stride + head * a.k_dim,
-                      a.k_cache + (slot * a.n_kv_heads + head) * a.k_row_bytes, a.k_dim);
-    else
-        store_row<KV>(a.v + (uint64_t)token * a.v_stride + head * a.v_dim,
-                      a.v_cache + (slot * a.n_kv_heads + head) * a.v_row_bytes, a.v_dim);
-}
-
-template <enum atsi_dtype KV> void store(const attention_args &a, struct launch_stream stream) {
-    constexpr int WARPS = 4;
-    launch_overlapping(store_kernel<KV>, dim3(ceil_div(a.n_kv_heads, WARPS), a.n_tokens, 2), WARPS * WARP, 0, stream,
-                       a);
-}
-
-void store_any(const attention_args &a, enum atsi_dtype kv_type, struct launch_stream stream) {
-    if (kv_type == ATSI_F16)
-        store<ATSI_F16>(a, stream);
-    else if (kv_type == ATSI_Q8_0)
-        store<ATSI_Q8_0>(a, stream);
-    else
-        store<ATSI_F32>(a, stream);
-}
 
 // ---- joining a divided context ----------------------------------------------------------------------------------------------
 
@@ -212,13 +181,8 @@ uint64_t partial_bytes(uint32_t n_kv_heads, uint32_t group, uint32_t v_dim, uint
 } // namespace
 
 cudaError_t load_attention(const struct cuda_device *d, const struct atsi_program *p) {
-    static const void *const KERNELS[] = {(const void *)store_kernel<ATSI_F32>,
-                                          (const void *)store_kernel<ATSI_F16>,
-                                          (const void *)store_kernel<ATSI_Q8_0>,
-                                          (const void *)plain_kernel<ATSI_F32>,
-                                          (const void *)plain_kernel<ATSI_F16>,
-                                          (const void *)plain_kernel<ATSI_Q8_0>,
-                                          (const void *)join_kernel};
+    static const void *const KERNELS[] = {(const void *)plain_kernel<ATSI_F32>, (const void *)plain_kernel<ATSI_F16>,
+                                          (const void *)plain_kernel<ATSI_Q8_0>, (const void *)join_kernel};
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_states && status == cudaSuccess; i++) {
         if (p->states[i].kind != ATSI_STATE_KV) continue;
@@ -235,16 +199,12 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
     ATSI_TRY(check_shape(s, err));
     attention_args a = {};
     a.q = (const float *)call->in[0].data;
-    a.k = (const float *)call->in[1].data;
-    a.v = (const float *)call->in[2].data;
     a.out = (float *)call->out[0].data;
     a.sinks = (const float *)call->tensor[0].data;
     a.k_cache = (uint8_t *)s->k;
     a.v_cache = (uint8_t *)s->v;
     a.round = call->round.round;
     a.q_stride = call->in[0].stride;
-    a.k_stride = call->in[1].stride;
-    a.v_stride = call->in[2].stride;
     a.out_stride = call->out[0].stride;
     a.k_row_bytes = (uint32_t)atsi_dtype_row_bytes(s->kv_type, s->info->k_dim);
     a.v_row_bytes = (uint32_t)atsi_dtype_row_bytes(s->kv_type, s->info->v_dim);
@@ -258,7 +218,7 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
     a.max_shared_bytes = x->device->max_shared_bytes;
     a.scale = p->scale * LOG2_E;
 
-    if (!x->kv_stored) store_any(a, s->kv_type, x->stream);
+    if (!x->kv_stored) heads_store(call, x->n_rows, x->stream);
 
     bool few = a.n_tokens * a.group <= SPLIT_ROWS_CAP &&
                partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <=

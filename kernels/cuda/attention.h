@@ -8,13 +8,13 @@
 #include "kernels/cuda/internal.h"
 
 struct attention_args {
-    const float *q, *k, *v;
+    const float *q;
     float *out;
     const float *sinks; // [n_heads] or NULL
     uint8_t *k_cache, *v_cache;
     float *partial; // divided attention: [token][head][split] records of partial_floats(v_dim)
     const struct atsi_round *round;
-    uint32_t q_stride, k_stride, v_stride, out_stride;
+    uint32_t q_stride, out_stride;
     uint32_t k_row_bytes, v_row_bytes; // of one head at one position
     int n_tokens, n_kv_heads, group, k_dim, v_dim, window, n_splits;
     uint32_t capacity;    // position p stands in slot p % capacity

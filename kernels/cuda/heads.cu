@@ -140,6 +140,23 @@ bool join_rope(heads_args *a, const struct atsi_op_call *call) {
     return to == maker || add_part(a, p);
 }
 
+// The keys' and the values' heads go to the attention's cache as well.
+void store_in_cache(heads_args *a, head_part *k, head_part *v, const struct atsi_state_ref &s) {
+    k->cache = (uint8_t *)s.k;
+    v->cache = (uint8_t *)s.v;
+    k->row_bytes = (uint32_t)atsi_dtype_row_bytes(s.kv_type, s.info->k_dim);
+    v->row_bytes = (uint32_t)atsi_dtype_row_bytes(s.kv_type, s.info->v_dim);
+    a->capacity = s.capacity;
+    a->kv_type = s.kv_type;
+}
+
+// Heads that are only read.
+head_part part_of_inputs(const struct atsi_rows_ref &rows, uint32_t dim) {
+    head_part p = part_of_rows(rows, rows, dim);
+    p.out = NULL;
+    return p;
+}
+
 } // namespace
 
 bool heads_join(struct heads_args *a, const struct atsi_op_call *call, int n_rows) {
@@ -160,18 +177,22 @@ bool heads_join_store(struct heads_args *a, const struct atsi_op_call *call, int
     head_part *k = maker_of(a, k_rows, n_heads, s.info->k_dim), *v = maker_of(a, v_rows, n_heads, s.info->v_dim);
     if (!k || k == v) return false;
     if (!v) {
-        head_part p = part_of_rows(v_rows, v_rows, s.info->v_dim);
-        p.out = NULL;
-        if (!add_part(a, p)) return false;
+        if (!add_part(a, part_of_inputs(v_rows, s.info->v_dim))) return false;
         v = &a->parts[a->n_parts - 1];
     }
-    k->cache = (uint8_t *)s.k;
-    v->cache = (uint8_t *)s.v;
-    k->row_bytes = (uint32_t)atsi_dtype_row_bytes(s.kv_type, s.info->k_dim);
-    v->row_bytes = (uint32_t)atsi_dtype_row_bytes(s.kv_type, s.info->v_dim);
-    a->capacity = s.capacity;
-    a->kv_type = s.kv_type;
+    store_in_cache(a, k, v, s);
     return true;
+}
+
+void heads_store(const struct atsi_op_call *call, int n_rows, struct launch_stream stream) {
+    struct heads_args a = {};
+    a.parts[0] = part_of_inputs(call->in[1], call->state.info->k_dim);
+    a.parts[1] = part_of_inputs(call->in[2], call->state.info->v_dim);
+    a.n_parts = 2;
+    a.n_tokens = n_rows;
+    a.round = call->round.round;
+    store_in_cache(&a, &a.parts[0], &a.parts[1], call->state);
+    heads_launch(&a, stream);
 }
 
 void heads_launch(const struct heads_args *a, struct launch_stream stream) {

@@ -34,6 +34,8 @@ struct heads_args {
 bool heads_join(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
 // The keys and values of an attention call are stored by the parts that make its keys. False: they are not made here.
 bool heads_join_store(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
+// Stores the keys and values of an attention call in a launch of their own.
+void heads_store(const struct atsi_op_call *call, int n_rows, struct launch_stream stream);
 void heads_launch(const struct heads_args *a, struct launch_stream stream);
 cudaError_t load_heads(void);
 
