@@ -13,6 +13,7 @@ extern "C" {
 #include "formats/base/error.h"
 #include "formats/dtype.h"
 #include "formats/program.h"
+#include "kernels/cpu/steps.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/device.h"
 #include "kernels/layout.h"
@@ -210,13 +211,10 @@ static inline uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_ro
     return n_rows == 0 ? 0 : 4 * ((uint64_t)(n_rows - 1) * stride + width);
 }
 
-// Whether n_rows rows of each share an element. Rows of two parts of one buffer lie between each other.
+// Whether n_rows rows of each share an element, as the CPU's steps see it.
 static inline bool rows_overlap(struct atsi_rows_ref a, struct atsi_rows_ref b, uint32_t n_rows) {
-    uintptr_t from_a = (uintptr_t)a.data, from_b = (uintptr_t)b.data;
-    if (from_a > from_b) return rows_overlap(b, a, n_rows);
-    uint64_t between = (from_b - from_a) / 4;
-    if (a.stride == b.stride && between < a.stride) return between < a.width || between + b.width > a.stride;
-    return between < rows_bytes(a.stride, a.width, n_rows) / 4;
+    const struct atsi_span x = {a.data, a.stride, a.width, n_rows, true}, y = {b.data, b.stride, b.width, n_rows, true};
+    return atsi_spans_overlap(&x, &y);
 }
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
