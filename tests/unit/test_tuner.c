@@ -150,6 +150,19 @@ static void tries_the_other_use_when_the_load_changes(void **state) {
     assert_int_equal(run(&t, &calm, 80, 1).last.use, ATSI_LINK_SHARES);
 }
 
+// A use whose rounds have become shorter without anything showing it is found in the end.
+static void the_other_use_is_tried_after_long(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
+    m.times_us[ATSI_LINK_STREAMS] = 20;
+    struct run r = run(&t, &m, ATSI_TUNER_LONGEST - 60, 1);
+    assert_true(r.n_decisions == 0 && r.last.use == ATSI_LINK_SHARES);
+    assert_int_equal(run(&t, &m, 120, 1).last.use, ATSI_LINK_STREAMS);
+}
+
 // Algorithm 3's tau: no two decisions closer than that.
 static void waits_between_decisions(void **state) {
     (void)state;
@@ -202,6 +215,7 @@ int main(void) {
         cmocka_unit_test(what_was_at_work_comes_back_if_it_was_faster),
         cmocka_unit_test(decides_again_when_a_speed_changes),
         cmocka_unit_test(tries_the_other_use_when_the_load_changes),
+        cmocka_unit_test(the_other_use_is_tried_after_long),
         cmocka_unit_test(waits_between_decisions),
         cmocka_unit_test(small_changes_and_single_outliers_change_nothing),
         cmocka_unit_test(a_static_placement_is_never_decided_again),
