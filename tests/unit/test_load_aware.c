@@ -190,7 +190,7 @@ static void rounds_are_nearly_as_fast_as_with_known_speeds(void **state) {
 static void a_wrong_profile_is_corrected(void **state) {
     (void)state;
     static const struct atsi_scales truth = {0.6, 1.2, 1.5};
-    int n_behind = 0; // of those that keep to the use of the link that is the slower one
+    int n_behind = 0; // whose shares stay worse than they could be
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct machine m;
         open_machine(&m, seed * 2654435761u);
