@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/sim/sim_device.h"
+#include "runtime/reserve.h"
 #include "runtime/weights.h"
 #include "tests/support/check.h"
 #include "tests/support/model_file.h"
@@ -233,6 +234,60 @@ static void others_take_memory_while_it_loads(void **state) {
     assert_true(n_cut > 5);
 }
 
+// ---- a card that cannot move memory -------------------------------------------------------------------------------------
+
+static const struct atsi_device_ops *movable;
+static void *start; // of the range, known when it is backed
+
+static enum atsi_status create_fixed(struct atsi_device *d, uint64_t bytes, struct atsi_range **out,
+                                     struct atsi_error *err) {
+    ATSI_TRY(movable->range_create(d, bytes, out, err));
+    start = (*out)->dev;
+    (*out)->dev = NULL;
+    (*out)->chunk_bytes = 0;
+    return ATSI_OK;
+}
+
+// All at once or nothing, and then for ever.
+static enum atsi_status back_fixed(struct atsi_device *d, struct atsi_range *r, uint64_t bytes,
+                                   struct atsi_error *err) {
+    assert_null(r->dev);
+    r->chunk_bytes = CHUNK;
+    enum atsi_status status = movable->range_back(d, r, bytes, err);
+    if (status == ATSI_OK) r->dev = start;
+    if (status != ATSI_OK) check_ok(movable->range_back(d, r, 0, err), *err);
+    r->chunk_bytes = 0;
+    return status;
+}
+
+// It is loaded as far as there is room, whatever others take meanwhile, and the budget does not move.
+static void a_fixed_range_is_loaded_once(void **state) {
+    (void)state;
+    uint32_t n_cut = 0;
+    for (uint32_t moment = 1; moment < 60; moment++) {
+        struct bench b;
+        struct others others = {.more = 62 << 20, .n_before = moment};
+        open_bench(&b, ATSI_GPU, false, (struct atsi_sim_params){.taken_bytes = others_hold, .taken_context = &others});
+        struct atsi_device_ops fixed = *b.device->ops;
+        movable = b.device->ops;
+        fixed.range_create = create_fixed;
+        fixed.range_back = back_fixed;
+        b.device->ops = &fixed;
+        if (load(&b, 1000, 0, false) == ATSI_OK) {
+            enum atsi_reserve_change change;
+            struct atsi_reserve reserve = {.weights = &b.weights, .bytes = UINT64_MAX};
+            check_all(&b);
+            n_cut += b.weights.n_resident < 3;
+            check_ok(atsi_reserve_poll(&reserve, 5e6, &change, &b.err), b.err);
+            assert_int_equal(reserve.n_polls, 0);
+        } else {
+            check_message(b.err, "MiB free");
+        }
+        close_bench(&b);
+    }
+    assert_true(n_cut > 5);
+}
+
 // ---- pinned memory ------------------------------------------------------------------------------------------------------
 
 static void pinned_memory_is_refused(void **state) {
@@ -300,6 +355,7 @@ int main(void) {
         cmocka_unit_test(a_full_card_keeps_what_fits),
         cmocka_unit_test(what_always_stays_needs_room),
         cmocka_unit_test(others_take_memory_while_it_loads),
+        cmocka_unit_test(a_fixed_range_is_loaded_once),
         cmocka_unit_test(pinned_memory_is_refused),
         cmocka_unit_test(loading_can_be_interrupted),
     };
