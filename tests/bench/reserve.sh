@@ -61,7 +61,7 @@ same_text() {
     cat "$WORK/prompt" "$WORK/ids" >"$WORK/both"
     timeout -k 5 60 "$B/atsi-run" "$WORK/m.atsp" --device "$DEVICE" --temp 0 --tokens-in "$WORK/both" -n 0 --logits "$WORK/logits" \
         --quiet --vram-reserve 0 >/dev/null || return 1
-    printf '    ' && python3 "$(dirname "$0")/chosen.py" "$WORK/logits" 64 "$WORK/ids"
+    printf '    ' && python3 "$here/chosen.py" "$WORK/logits" 64 "$WORK/ids"
 }
 
 heading
