@@ -122,8 +122,8 @@ static void store_floats(const struct atsi_matmul_args *a, uint32_t row, uint32_
 INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin,
                          uint32_t tile_end) {
     enum {
-        TOKEN_BLOCK_FLOAT = 4 * FLOAT_TOKENS
-    }; // their inputs stay in L2 while a chunk of tiles passes
+        TOKEN_BLOCK_FLOAT = 4 * FLOAT_TOKENS // their inputs stay in L2 while a chunk of tiles passes
+    };
     for (uint32_t t_begin = 0; t_begin < a->n_tokens; t_begin += TOKEN_BLOCK_FLOAT)
         for (uint32_t i_tile = tile_begin; i_tile < tile_end; i_tile++) {
             uint32_t row = i_tile * ATSI_TILE_ROWS,

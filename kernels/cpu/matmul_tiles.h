@@ -20,8 +20,8 @@
 #endif
 
 enum {
-    TOKEN_BLOCK = 64
-}; // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+    TOKEN_BLOCK = 64 // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+};
 
 // sums[token][16 rows] += the blocks of a tile times the inputs, for 1, 2, 4 or 8 tokens.
 typedef void tile_fn(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums);

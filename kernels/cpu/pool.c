@@ -19,8 +19,8 @@
 #include "kernels/cpu/topology.h"
 
 enum {
-    CACHE_LINE = 128
-}; // two lines: the neighbour is prefetched with it on x86
+    CACHE_LINE = 128 // two lines: the neighbour is prefetched with it on x86
+};
 
 // Waiting is in three steps. Spinning covers what threads of one job differ by; yielding, which costs nothing while nobody else
 // wants the core, covers a thread that lost its core for a moment, or the sampling of a token between two dispatches; sleeping covers
@@ -35,8 +35,8 @@ static const struct patience UNBOUND = {0, 0};
 
 // A worker that lost its core in the middle of an item has made all others wait for a time slice of somebody else's, and would do so
 // again and again: it stands back for a while, longer each time that it happens soon after.
-static const double LOST_US =
-    2000; // an item that took this much longer than the one before, with the core taken away meanwhile
+// An item that took this much longer than the one before, with the core taken away meanwhile.
+static const double LOST_US = 2000;
 static const double STAND_BACK_US = 10e3, STAND_BACK_MOST_US = 640e3;
 static const double SOON_US = 500e3;
 
@@ -62,8 +62,8 @@ struct atsi_pool {
     struct gate barrier; // counts barriers
     alignas(CACHE_LINE) _Atomic int n_arrived;
     alignas(CACHE_LINE) _Atomic int next_item;
-    alignas(
-        CACHE_LINE) _Atomic uint64_t ticket; // of the phase: number of items << 32 | next item, which may run past it
+    // Of the phase: number of items << 32 | next item, which may run past it.
+    alignas(CACHE_LINE) _Atomic uint64_t ticket;
     alignas(CACHE_LINE) _Atomic uint32_t n_done; // items of the phase
     // Written before `news` moves, or before the ticket that leads to reading them.
     alignas(CACHE_LINE) _Atomic uint32_t n_jobs; // dispatches of jobs so far

@@ -32,9 +32,8 @@ INLINE vint v_table_16(const int8_t table[16]) { return _mm512_broadcast_i32x4(_
 INLINE vint v_and(vint a, vint b) { return _mm512_and_si512(a, b); }
 INLINE vint v_or(vint a, vint b) { return _mm512_or_si512(a, b); }
 INLINE vint v_xor(vint a, vint b) { return _mm512_xor_si512(a, b); }
-INLINE vint v_or_masked(vint a, vint b, vint mask) {
-    return _mm512_ternarylogic_epi32(a, b, mask, 0xf8);
-} // a | (b & mask)
+// a | (b & mask)
+INLINE vint v_or_masked(vint a, vint b, vint mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xf8); }
 INLINE vint v_right(vint a, unsigned n) { return (vint)((words)a >> n); }
 INLINE vint v_left(vint a, unsigned n) { return (vint)((words)a << n); }
 INLINE vint v_add_32(vint a, vint b) { return _mm512_add_epi32(a, b); }

@@ -35,8 +35,8 @@ struct atsi_span {
 
 struct atsi_step {
     atsi_step_run *run;
-    atsi_step_count
-        *count; // not NULL: gives n_items when the group starts (it depends on what earlier groups computed)
+    // Not NULL: gives n_items when the group starts (it depends on what earlier groups computed).
+    atsi_step_count *count;
     const struct atsi_op_call *call;
     uint32_t n_items;
     bool by_row;     // item i touches row i of every span alone

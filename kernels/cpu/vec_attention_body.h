@@ -304,8 +304,8 @@ static void range_of_many(const struct atsi_attn_tile *t, uint32_t first, uint32
         load_block(t, t->k, t->k_slot_bytes, t->k_dim, block, from, to);
         score_block(t, from, to);
         softmax_queries(t, block);
-        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, from,
-                   to); // over the keys: one of the two fits a first-level cache
+        // Over the keys: one of the two fits a first-level cache.
+        load_block(t, t->v, t->v_slot_bytes, t->v_dim, block, from, to);
         value_block(t, from, to);
     }
 }

@@ -135,8 +135,8 @@ static_assert(offsetof(struct atsi_block_iq2_xs, scales) == 66 && offsetof(struc
 
 // ---- products ---------------------------------------------------------------------------------------------------------------
 
-constexpr int GRID_WARPS = 8, GRID_ROWS = 2,
-              GRID_IN = 8; // a warp computes 2 weight rows at a time, for up to 8 input rows
+// A warp computes 2 weight rows at a time, for up to 8 input rows.
+constexpr int GRID_WARPS = 8, GRID_ROWS = 2, GRID_IN = 8;
 
 // Blocks take rows of weights in turn, so that codebooks are read once a block. y: 8 input rows, or a pair (experts).
 template <class G, int N_IN>

@@ -150,8 +150,8 @@ template <class T> void launch_vector(const plain_args &a, struct launch_stream 
 
 // ---- many input rows ------------------------------------------------------------------------------------------------------
 
-constexpr int MATRIX_THREADS = 256, BLOCK_ROWS = 128, CHUNK = 32,
-              STRIDE = CHUNK + 4; // padding spreads rows over the banks
+constexpr int MATRIX_THREADS = 256, BLOCK_ROWS = 128, CHUNK = 32;
+constexpr int STRIDE = CHUNK + 4; // padding spreads rows over the banks
 
 struct matrix_shared {
     float weight[BLOCK_ROWS][STRIDE];

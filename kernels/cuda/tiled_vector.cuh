@@ -167,9 +167,8 @@ template <class W, int N_IN> struct lane_constants {
 #pragma unroll
         for (int s = 0; s < SHARE; s++) {
             mine[s] = g % SHARE == s;
-            asm(""
-                : "+r"(
-                    mine[s])); // known to be a condition it would select instead of multiply, on the pipe that is full
+            // Known to be a condition it would select instead of multiply, on the pipe that is full.
+            asm("" : "+r"(mine[s]));
         }
     }
 };

@@ -74,8 +74,8 @@ enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct ats
     stream_of(s)->capture = NULL;
     *graph = NULL;
     bool fits = true;
-    for (const struct sim_item *item = g->first; item != NULL;
-         item = item->next) // these hold what only one run may use
+    // These hold what only one run may use.
+    for (const struct sim_item *item = g->first; item != NULL; item = item->next)
         fits &= item->kind != SIM_ITEM_WAIT && item->kind != SIM_ITEM_COPY;
     if (!fits) {
         sim_graph_destroy(s->device, g);
