@@ -1,12 +1,9 @@
 #include "tests/support/small_model.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/support/check.h"
 
 uint64_t test_random(uint64_t *state) {
     *state ^= *state << 13;

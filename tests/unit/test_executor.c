@@ -1,14 +1,9 @@
 // Rounds on CPU and simulated device under random assignments, promotions and stream delays: the same bits as on the CPU alone.
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
 enum {

@@ -1,14 +1,10 @@
 // The strict JSON parser: accepted texts come back with their values, everything ambiguous is refused in one line.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "formats/base/json.h"
 #include "tests/support/bytes.h"
+#include "tests/support/check.h"
 #include "tests/support/test_temp.h"
 
 static cJSON *parse_good(const char *text) {

@@ -1,15 +1,10 @@
 // The launcher on the simulated device: marks are waited for, and a stream that fails or ends without its mark is an error, not a
 // wait for ever.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kernels/sim/sim_device.h"
 #include "runtime/launcher.h"
+#include "tests/support/check.h"
 
 struct stage {
     struct atsi_device *device;

@@ -1,16 +1,11 @@
 // Packed layouts: the drawn positions, padding, pieces, and the way back.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
 #include "tests/quant_data.h"
+#include "tests/support/check.h"
 
 static uint64_t packed_bytes(enum atsi_dtype dtype, uint64_t n_rows, uint64_t n_cols) {
     const uint64_t ne[4] = {n_cols, n_rows, 1, 1};

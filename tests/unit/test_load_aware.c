@@ -1,17 +1,12 @@
 // Algorithm 3 as a whole on a made-up machine: dispatcher, script, costs, recorder and tuner, rounds that take what the costs say at speeds
 // that the test knows and changes. A second copy keeps its first assignment, as a static schedule does.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "runtime/dispatcher.h"
 #include "runtime/recorder.h"
 #include "runtime/tuner.h"
+#include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
 struct rounds { // under one assignment

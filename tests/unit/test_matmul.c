@@ -1,19 +1,14 @@
 // Matmul kernels: the reference against a product in double precision, the fast ones against the reference bit for bit, on
 // random and extreme weights, odd shapes, every batching.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
 #include "tests/quant_data.h"
+#include "tests/support/check.h"
 
 // One problem: weights packed and as floats, inputs raw and as the kernels take them.
 struct problem {

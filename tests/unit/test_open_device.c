@@ -1,13 +1,8 @@
 // Whether a plan was made for this card.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/open_device.h"
+#include "tests/support/check.h"
 
 static void names_are_compared_by_their_model_numbers(void **state) {
     (void)state;

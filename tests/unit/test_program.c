@@ -1,12 +1,6 @@
 // The program's checks, sizes, buffer placement and its way through JSON.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "planner/lower.h"
 #include "tests/support/check.h"

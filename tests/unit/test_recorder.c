@@ -1,16 +1,11 @@
 // From what splits take to what is slow: the costs of a script's splits, the time of a round, and the recorder on a made-up machine
 // whose speeds are known.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/recorder.h"
+#include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
 static const struct atsi_scales as_planned = {1, 1, 1};

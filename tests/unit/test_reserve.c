@@ -7,6 +7,7 @@
 #include "runtime/session.h"
 #include "tests/support/check.h"
 #include "tests/support/model_file.h"
+#include "tests/support/small_model.h"
 
 enum {
     CHUNK = 64 << 10,
@@ -260,21 +261,14 @@ enum {
     N_TOKENS = 40
 };
 
-static uint64_t next_random(uint64_t *state) { // xorshift64
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 // Some units leave or come back, as the budget would have it.
 static void move_at_random(struct bench *b, uint64_t *random) {
-    uint32_t n = (uint32_t)(next_random(random) % 4);
+    uint32_t n = (uint32_t)(test_random(random) % 4);
     bool refused;
     if (n < b->weights.n_resident) {
         check_ok(atsi_weights_release(&b->weights, n, &b->err), b->err);
     } else {
-        check_ok(atsi_weights_refill(&b->weights, n, next_random(random) % 2 ? 1e18 : 0, &refused, &b->err), b->err);
+        check_ok(atsi_weights_refill(&b->weights, n, test_random(random) % 2 ? 1e18 : 0, &refused, &b->err), b->err);
         check_ok(atsi_weights_settle(&b->weights, &b->err), b->err);
     }
 }
@@ -301,7 +295,7 @@ static void write_text(struct bench *b, bool moves, uint64_t seed, float *logits
         int32_t ids[16];
         uint32_t n = i == 0 ? 16 : 1;
         for (uint32_t k = 0; k < n; k++) ids[k] = (int32_t)((i + k) * 7 % plan->program.n_vocab);
-        if (moves && next_random(&random) % 2) {
+        if (moves && test_random(&random) % 2) {
             check_ok(atsi_rescheduler_pause(&session->rescheduler, &b->err), b->err);
             move_at_random(b, &random);
             atsi_session_follow(session, &b->reserve);

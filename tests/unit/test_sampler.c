@@ -1,14 +1,9 @@
 // The sampler against plain re-computations and expected frequencies.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
+#include <stdbool.h>
 
 #include "runtime/sampler.h"
+#include "tests/support/check.h"
 
 static uint32_t next(uint32_t *random) {
     *random = *random * 1664525u + 1013904223u;

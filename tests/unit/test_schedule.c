@@ -1,18 +1,13 @@
 // The scheduler against a second reading of the timing model and against exhaustive search.
-#include <setjmp.h>
-#include <stdarg.h>
+#include <math.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include <math.h>
-
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/search.h"
+#include "tests/support/check.h"
 
 #define N_MAX 16
 

@@ -1,15 +1,10 @@
 // Scripts: played over random assignments by an independent model of two memories and a stream that lags as far as it may.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/schedule/ranges.h"
 #include "runtime/schedule/script.h"
+#include "tests/support/check.h"
 #include "tests/support/program_builder.h"
 
 enum {

@@ -1,15 +1,10 @@
 // Whole sessions on a simulated device whose load seems to change all the time: assignments are decided and prepared beside the rounds
 // and taken over in mid-text, and the logits stay those of the CPU alone, bit by bit. And what a steady round must not do.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/session.h"
+#include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
 enum {

@@ -1,17 +1,12 @@
 // Static placement against exhaustive search and against GLPK.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
-#include <math.h>
-
 #include "planner/solve/solve.h"
+#include "tests/support/check.h"
 
 #define N_MAX 64
 

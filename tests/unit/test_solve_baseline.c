@@ -1,12 +1,8 @@
 // The baselines on small models where the right placement can be read off.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "planner/solve/baseline.h"
+#include "tests/support/check.h"
 
 // An embedding, three layers of attention (2), dense matrix (3) and experts (10), a head (4) numbered as layer 3.
 enum {

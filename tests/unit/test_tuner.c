@@ -1,12 +1,7 @@
 // The tuner against a made-up machine whose speeds for each use of the link are known and change.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "runtime/tuner.h"
+#include "tests/support/check.h"
 
 static const struct atsi_tuner_params with_choice = {true, true, 0.15, 5};
 
