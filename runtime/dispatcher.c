@@ -106,6 +106,8 @@ static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *fac
     }
 }
 
+const char *atsi_link_use_name(enum atsi_link_use use) { return use == ATSI_LINK_STREAMS ? "streams" : "shares"; }
+
 bool atsi_dispatcher_is_dynamic(const struct atsi_dispatcher *d) { return d->scheduler != NULL; }
 
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {

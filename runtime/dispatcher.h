@@ -27,6 +27,7 @@ enum atsi_link_use {
     ATSI_LINK_SHARES = 1,
     ATSI_LINK_USES = 2
 };
+const char *atsi_link_use_name(enum atsi_link_use use); // "streams", "shares"
 // Whether decisions depend on speeds at all; and whether a decode round can use the link in either way, so that the faster one has to
 // be found by trying.
 bool atsi_dispatcher_is_dynamic(const struct atsi_dispatcher *d);

@@ -62,6 +62,7 @@ struct run {
     int32_t *ids; // [n_ids] the prompt of a completion
     uint32_t n_ids;
     struct atsi_trace *trace;
+    struct atsi_decision_log *decisions;
     struct atsi_run_times times;
 };
 
@@ -75,6 +76,7 @@ static void close_run(struct run *r) {
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
     atsi_trace_close(r->trace, NULL);
+    atsi_decision_log_close(r->decisions, NULL);
     atsi_model_close(&r->model);
 }
 
@@ -228,7 +230,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .rescheduling = {.epsilon = r->o->reschedule_threshold,
                                                            .tau = r->o->reschedule_interval,
                                                            .never = r->o->no_reschedule,
-                                                           .in_turn = r->o->reschedule_in_turn},
+                                                           .in_turn = r->o->reschedule_in_turn,
+                                                           .log = r->decisions},
                                           .chunk = r->o->chunk,
                                           .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
@@ -279,8 +282,13 @@ static enum atsi_status close_logits(struct run *r, struct atsi_error *err) {
 // No round runs any more.
 static enum atsi_status close_trace(struct run *r, struct atsi_error *err) {
     struct atsi_trace *trace = r->trace;
+    struct atsi_decision_log *decisions = r->decisions;
     r->trace = NULL;
-    return atsi_trace_close(trace, err);
+    r->decisions = NULL;
+    r->session->rescheduler.params.log = NULL;
+    enum atsi_status status = atsi_trace_close(trace, err),
+                     logged = atsi_decision_log_close(decisions, status == ATSI_OK ? err : NULL);
+    return status != ATSI_OK ? status : logged;
 }
 
 // ---- generating ---------------------------------------------------------------------------------------------------
@@ -381,6 +389,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     tell_mismatch(r);
     ATSI_TRY(open_logits(r, err));
     if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
+    if (r->o->decisions_path) ATSI_TRY(atsi_decision_log_open(&r->decisions, r->o->decisions_path, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));

@@ -23,7 +23,7 @@ const char *atsi_run_usage(void) {
            "            --strict: fail when the card has too little free memory for the plan\n"
            "scheduling  --reschedule-threshold E: decide again when speeds deviate by this part (default 0.15),\n"
            "            --reschedule-interval N: not before N times a token's time (default 5),\n"
-           "            --reschedule-in-turn: between rounds, not beside them\n"
+           "            --reschedule-in-turn: between rounds, not beside them; --decisions FILE: a row for each\n"
            "ablation    --no-async: no copy and no processor works beside another, --no-split-rows: no unit is "
            "shared,\n"
            "            --no-reschedule: the first assignment stays, as the plan's times have it\n"
@@ -84,6 +84,7 @@ static const struct option options[] = {
     {"--isa", TEXT, AT(isa), 0, 0},
     {"--policy", TEXT, AT(policy), 0, 0},
     {"--trace", TEXT, AT(trace_path), 0, 0},
+    {"--decisions", TEXT, AT(decisions_path), 0, 0},
     {"--save-routing", TEXT, AT(routing_path), 0, 0},
     {"--system", TEXT, AT(system_prompt), 0, 0},
     {"--chat-format", TEXT, AT(chat_format), 0, 0},

@@ -31,9 +31,10 @@ struct atsi_run_options {
     const char *isa;
     const char *policy;
     const char *trace_path;
-    const char *routing_path;  // --save-routing
-    const char *chat_format;   // --chat-format, NULL: the plan's
-    const char *system_prompt; // --system
+    const char *decisions_path; // --decisions
+    const char *routing_path;   // --save-routing
+    const char *chat_format;    // --chat-format, NULL: the plan's
+    const char *system_prompt;  // --system
     const char *stops[ATSI_MAX_STOPS];
     uint32_t n_stops;
     int64_t n_predict; // -1: until end of sequence or context

@@ -74,12 +74,12 @@ static void report_use(FILE *f, const struct atsi_rescheduler *r, double token_u
 }
 
 static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
-    static const char *const names[] = {[ATSI_LINK_STREAMS] = "streams", [ATSI_LINK_SHARES] = "shares"};
     const char *before = ":";
-    fprintf(f, "tried    %s%s", names[tuner->wish.use], atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
+    fprintf(f, "tried    %s%s", atsi_link_use_name(tuner->wish.use),
+            atsi_tuner_is_settled(tuner) ? "" : ", not settled yet");
     for (uint32_t i = 0; i < tuner->n_finished; i++) {
         const struct atsi_tuner_result *result = &tuner->finished[i];
-        fprintf(f, "%s %s %.2f ms a token", before, names[result->wish.use], result->median_us * 1e-3);
+        fprintf(f, "%s %s %.2f ms a token", before, atsi_link_use_name(result->wish.use), result->median_us * 1e-3);
         before = ",";
     }
     fputc('\n', f);

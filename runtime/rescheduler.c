@@ -63,6 +63,25 @@ static void trace_decision(const struct atsi_rescheduler *r, const struct atsi_a
     atsi_trace_span(r->trace, ATSI_LANE_DECISION, name, result->began_us, result->took_us);
 }
 
+static void log_decision(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
+                         const char *verdict) {
+    if (!r->params.log || result->job.n_tokens != 1) return;
+    const struct atsi_tuner_wish *wish = &result->job.wish;
+    bool after_decode = r->at_work && r->assigned_for == 1;
+    struct atsi_decision_entry entry = {.time_us = atsi_clock_us(),
+                                        .verdict = verdict,
+                                        .reason = r->tuner.reason,
+                                        .wish = *wish,
+                                        .recorded = atsi_executor_recorder(r->executor, true)->scales,
+                                        .decision = result->decision,
+                                        .forecast_us = atsi_prepared_round_time(result->prepared, &wish->scales),
+                                        .at_work_forecast_us =
+                                            after_decode ? atsi_prepared_round_time(r->at_work, &wish->scales) : 0,
+                                        .at_work_us = atsi_tuner_recent_us(&r->tuner),
+                                        .at_work_rounds = r->tuner.n_rounds};
+    atsi_decision_log_note(r->params.log, &entry);
+}
+
 static void count(struct atsi_rescheduler *r, const struct atsi_assigner_result *result, double handover_us) {
     struct atsi_rescheduler_stats *s = &r->stats;
     if (result->took_us > s->most_took_us) s->most_took_us = result->took_us;
@@ -87,17 +106,18 @@ static void put_aside(struct atsi_rescheduler *r, struct atsi_prepared_round *ol
 }
 
 static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
-                              struct atsi_error *err) {
+                              const char *verdict, struct atsi_error *err) {
     struct atsi_prepared_round *old;
-    double started_us = atsi_clock_us();
     ATSI_TRY(check(result, err));
+    log_decision(r, result, verdict);
+    double started_us = atsi_clock_us();
     enum atsi_status status = atsi_executor_adopt(r->executor, result->prepared, &old, err);
     put_aside(r, old);
     r->at_work = result->prepared;
     r->assigned_for = result->job.n_tokens;
     if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner, result->job.wish.use);
     count(r, result, atsi_clock_us() - started_us);
-    trace_decision(r, result, "taken over");
+    trace_decision(r, result, verdict);
     return status;
 }
 
@@ -135,7 +155,7 @@ static enum atsi_status assign_prefill(struct atsi_rescheduler *r, uint32_t n_to
     take_ahead(r);
     ask(r, n_tokens);
     atsi_assigner_take(r->assigner, true, &result);
-    ATSI_TRY(adopt(r, &result, err));
+    ATSI_TRY(adopt(r, &result, "taken over", err));
     if (!r->has_ahead && !r->returns) ask(r, 1); // while the prompt is read
     return ATSI_OK;
 }
@@ -149,7 +169,7 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
     }
     r->stats.waited_us += atsi_clock_us() - started_us;
     r->has_ahead = false;
-    return adopt(r, &r->ahead, err);
+    return adopt(r, &r->ahead, "taken over", err);
 }
 
 // ---- another load -------------------------------------------------------------------------------------------------
@@ -176,15 +196,16 @@ static enum atsi_status take_best(struct atsi_rescheduler *r, struct atsi_error 
     r->has_best = r->returns = false;
     best.began_us = atsi_clock_us();
     r->stats.n_decided++;
-    return adopt(r, &best, err);
+    return adopt(r, &best, "returned", err);
 }
 
 static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_error *err) {
     struct atsi_assigner_result result;
     if (!atsi_assigner_take(r->assigner, false, &result)) return ATSI_OK;
-    if (is_wanted(r, &result)) return adopt(r, &result, err);
+    if (is_wanted(r, &result)) return adopt(r, &result, "taken over", err);
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
-    trace_decision(r, &result, "promises too little, not taken over");
+    trace_decision(r, &result, "declined: promises too little");
+    log_decision(r, &result, "declined");
     atsi_assigner_discard(r->assigner, result.prepared);
     if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask_or_return(r);
     return ATSI_OK;

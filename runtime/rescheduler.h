@@ -4,13 +4,15 @@
 #define ATSI_RUNTIME_RESCHEDULER_H
 
 #include "runtime/assigner.h"
+#include "runtime/decision_log.h"
 #include "runtime/trace.h"
 
 struct atsi_rescheduler_params {
-    double epsilon; // Algorithm 3: relative deviation that asks for a decision; 0: 0.15
-    double tau;     // and recent times of a token that must have passed since the last one; 0: 5
-    bool never;     // the first assignment of each kind stays, as the plan's times have it
-    bool in_turn;   // decides between rounds instead of beside them: the same decisions in every run
+    double epsilon;                // Algorithm 3: relative deviation that asks for a decision; 0: 0.15
+    double tau;                    // and recent times of a token that must have passed since the last one; 0: 5
+    bool never;                    // the first assignment of each kind stays, as the plan's times have it
+    bool in_turn;                  // decides between rounds instead of beside them: the same decisions in every run
+    struct atsi_decision_log *log; // borrowed; NULL: none
 };
 
 // For --stats.

@@ -66,6 +66,7 @@ def main():
     for seconds, name, options in phases:
         load = start_load(program, options)
         changes.append((time.monotonic(), name))
+        print(f"    {name}: from {changes[-1][0]:.1f} s on")
         time.sleep(float(seconds))
         end_load(load)
         changes.append((time.monotonic(), None))

@@ -2,7 +2,7 @@
 # Time per token while the load on the machine changes: none, 60 % of every processor, 60 % of card and link, none again; with a
 # schedule that stays as it is, and with the program as it is. Runs alternate.
 #   tests/bench/under_load.sh     PHASE_SECONDS=5 RUNS=2 SHAPE=qwen3-14b VRAM=6G STATIC="options of the schedule that stays"
-#                                 OUT: where the figures and under_load.svg go (default: B)
+#                                 OUT: where the figures, under_load.svg and the decisions of each run go (default: B)
 # Goal: the rise at least 13 % smaller under CPU load and 38 % under card and link (the paper's Figure 13).
 # Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
@@ -22,13 +22,25 @@ ids 64 "${VOCAB:-100000}" "$WORK/prompt"
 plan "$WORK/$shape.gguf" "$WORK/m.atsp" --vram "${VRAM:-6G}" --ctx 4096 || exit 1
 rm -f "$WORK/$shape.gguf" "$csv"
 
+# The decisions of a run that were taken over, in seconds of the clock that says when phases began: for which use and speeds, how many
+# units, promised ms and what was at work promised at those speeds, what it took; how many were declined in between.
+show_decisions() {
+    awk -F, 'NR > 1 && $2 == "declined" { declined++; next }
+        NR > 1 && ++shown <= 60 {
+            printf "    %.1f %s %s %.2f %.2f %.2f (%.2f %.2f %.2f) %d+%d forecast %.1f/%.1f, before %.1f ms (%d rounds, %d declined): %s\n",
+                $1, $2, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, declined, $3
+            declined = 0 }' "$1"
+}
+
 once() { # RUN POLICY OPTIONS...
     time_is_left "$1 $2" || return 1
     say "run $1, $2: ${*:3}"
-    python3 "$here/timeline.py" "$csv" "$1" "$2" "$phases" "$B/tools/load" "$B/atsi-run" "$WORK/m.atsp" --device "$DEVICE" --temp 0 \
-        --ignore-eos --print-ids --stats --tokens-in "$WORK/prompt" -n 4000 "${@:3}" 2>"$WORK/log"
+    timeout -k 5 $((4 * seconds + ${START_SECONDS:-30})) python3 "$here/timeline.py" "$csv" "$1" "$2" "$phases" "$B/tools/load" "$B/atsi-run" \
+        "$WORK/m.atsp" --device "$DEVICE" --temp 0 --ignore-eos --print-ids --stats --tokens-in "$WORK/prompt" -n 4000 \
+        --decisions "$out/decisions.$2.$1.csv" "${@:3}" 2>"$WORK/log"
     local status=$?
-    grep -E '^(decode|rounds|link|tried|decided|speeds|a token)' "$WORK/log" | sed 's/^/    /'
+    grep -E '^(decode|rounds|link|tried|decided|speeds|a token|Traceback|.*Error)' "$WORK/log" | sed 's/^/    /'
+    show_decisions "$out/decisions.$2.$1.csv"
     return $status
 }
 for ((run = 0; run < ${RUNS:-2}; run++)); do

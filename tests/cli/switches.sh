@@ -29,6 +29,12 @@ for model in qwen3 qwen3moe; do
     done
 done
 
+tells_decisions() { # a row for each decision that was taken over, and the names of its columns
+    generate "$work/p.atsp" --device sim:$profile --decisions "$work/d.csv" >"$work/sim.ids" && head -n 1 "$work/d.csv" | grep -q '^time_s,verdict,reason,use,' &&
+        grep -q '^[0-9.]*,taken over,start,' "$work/d.csv" && [ "$(awk -F, '{ print NF }' "$work/d.csv" | sort -u)" = 16 ]
+}
+[ ! -e "$work/p.atsp" ] || check "--decisions" tells_decisions
+
 refused() { ! "$B/atsi-run" "$work/p.atsp" "$@" -p x 2>"$work/why" && grep -q -- "$1" "$work/why"; }
 check "a threshold that is none" refused --reschedule-threshold 0
 check "an interval that is none" refused --reschedule-interval x
