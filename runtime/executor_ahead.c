@@ -80,13 +80,21 @@ static enum atsi_status record(const struct atsi_executor *x, struct atsi_prepar
     return ends_with_wait(s) ? ATSI_OK : post_from_stream(x, s->n_actions + 1, err);
 }
 
+static enum atsi_status build(const struct atsi_executor *x, struct atsi_prepared_round *p, bool timed,
+                              struct atsi_error *err) {
+    const struct atsi_device_ops *ops = x->device->ops;
+    ATSI_TRY(ops->capture_begin(x->capture, err));
+    enum atsi_status status = record(x, p, timed, err);
+    ATSI_TRY(ops->capture_end(x->capture, &p->ahead[timed], status == ATSI_OK ? err : NULL));
+    return status;
+}
+
 enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct atsi_prepared_round *p,
                                        struct atsi_error *err) {
-    const struct atsi_device_ops *ops = x->device->ops;
     for (int timed = 0; timed < 2; timed++) {
-        ATSI_TRY(ops->capture_begin(x->capture, err));
-        enum atsi_status status = record(x, p, timed, err);
-        ATSI_TRY(ops->capture_end(x->capture, &p->ahead[timed], status == ATSI_OK ? err : NULL));
+        atsi_launcher_hold(x->launcher);
+        enum atsi_status status = build(x, p, timed, err);
+        atsi_launcher_release(x->launcher);
         ATSI_TRY(status);
     }
     return ATSI_OK;

@@ -35,7 +35,8 @@ struct atsi_marks {
 
 // Everything that rounds under one assignment need. Made whole beside rounds, taken over between two of them.
 struct atsi_prepared_round {
-    struct atsi_device *device; // of graphs and events; NULL: CPU only
+    struct atsi_device *device;     // of graphs and events; NULL: CPU only
+    struct atsi_launcher *launcher; // the executor's, held while graphs are freed
     struct atsi_script script;
     struct atsi_op_call *calls;   // [script.n_steps]
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation

@@ -47,6 +47,7 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
                     q->piece_tensors && q->out;
     if (!complete) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     q->out->device = q->x->device;
+    q->out->launcher = q->x->launcher;
     q->out->n_tokens = a->n_tokens;
     return ATSI_OK;
 }
@@ -263,16 +264,25 @@ enum atsi_status atsi_executor_forecast(struct atsi_executor *x, const struct at
     return status;
 }
 
-void atsi_prepared_round_free(struct atsi_prepared_round *p) {
-    if (!p) return;
+static void free_device_side(struct atsi_prepared_round *p) {
+    const struct atsi_device_ops *ops = p->device->ops;
     for (uint32_t i = 0; p->timed && i < p->script.n_actions; i++) {
-        if (p->timed[i].began) p->device->ops->event_destroy(p->timed[i].began);
-        if (p->timed[i].ended) p->device->ops->event_destroy(p->timed[i].ended);
+        if (p->timed[i].began) ops->event_destroy(p->timed[i].began);
+        if (p->timed[i].ended) ops->event_destroy(p->timed[i].ended);
     }
     for (uint32_t i = 0; p->graphs && i < p->script.n_actions; i++)
-        if (p->graphs[i]) p->device->ops->graph_destroy(p->device, p->graphs[i]);
+        if (p->graphs[i]) ops->graph_destroy(p->device, p->graphs[i]);
     for (int timed = 0; timed < 2; timed++)
-        if (p->ahead[timed]) p->device->ops->graph_destroy(p->device, p->ahead[timed]);
+        if (p->ahead[timed]) ops->graph_destroy(p->device, p->ahead[timed]);
+}
+
+void atsi_prepared_round_free(struct atsi_prepared_round *p) {
+    if (!p) return;
+    if (p->device) {
+        atsi_launcher_hold(p->launcher);
+        free_device_side(p);
+        atsi_launcher_release(p->launcher);
+    }
     free(p->timed);
     free(p->recent_us);
     atsi_script_cost_free(&p->cost);

@@ -9,6 +9,7 @@
 struct atsi_launcher {
     struct atsi_stream *stream;
     pthread_t thread;
+    pthread_mutex_t launching; // held while a round is launched, and by atsi_launcher_hold
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Guarded by lock.
@@ -22,8 +23,10 @@ struct atsi_launcher {
 
 static void launch(struct atsi_launcher *l, void *graph) {
     struct atsi_error err = {0};
+    pthread_mutex_lock(&l->launching);
     enum atsi_status status = l->stream->ops->graph_launch(l->stream, graph, &err);
     if (status == ATSI_OK && l->transfers) status = atsi_transfers_issue_round(l->transfers, &err);
+    pthread_mutex_unlock(&l->launching);
     pthread_mutex_lock(&l->lock);
     if (status != ATSI_OK) l->outcome = err;
     pthread_mutex_unlock(&l->lock);
@@ -66,18 +69,24 @@ static void *launcher_main(void *context) {
     return NULL;
 }
 
+static void destroy(struct atsi_launcher *l) {
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    pthread_mutex_destroy(&l->launching);
+    free(l);
+}
+
 enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err) {
     struct atsi_launcher *l = calloc(1, sizeof *l);
     *out = NULL;
     if (!l) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the launcher");
     l->stream = stream;
+    pthread_mutex_init(&l->launching, NULL);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     int failure = pthread_create(&l->thread, NULL, launcher_main, l);
     if (failure) {
-        pthread_cond_destroy(&l->changed);
-        pthread_mutex_destroy(&l->lock);
-        free(l);
+        destroy(l);
         return atsi_fail(err, ATSI_FAILED, "cannot start the launcher's thread: %s", strerror(failure));
     }
     *out = l;
@@ -91,9 +100,7 @@ void atsi_launcher_free(struct atsi_launcher *l) {
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
     pthread_join(l->thread, NULL);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
-    free(l);
+    destroy(l);
 }
 
 static void ask(struct atsi_launcher *l, void *graph) {
@@ -119,6 +126,14 @@ enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error
     struct atsi_error outcome = l->outcome;
     pthread_mutex_unlock(&l->lock);
     return outcome.status == ATSI_OK ? ATSI_OK : atsi_fail(err, outcome.status, "%s", outcome.text);
+}
+
+void atsi_launcher_hold(struct atsi_launcher *l) {
+    if (l) pthread_mutex_lock(&l->launching);
+}
+
+void atsi_launcher_release(struct atsi_launcher *l) {
+    if (l) pthread_mutex_unlock(&l->launching);
 }
 
 // ---- waiting for a mark -------------------------------------------------------------------------------------------

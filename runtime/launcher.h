@@ -19,6 +19,11 @@ void atsi_launcher_start(struct atsi_launcher *l, void *graph, struct atsi_trans
 // Waits until everything is launched, not for its work, and tells how it went.
 enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err);
 
+// Whatever may make the driver wait for all that runs on the device (building graphs, freeing them) stands between hold and release, in any
+// thread: no round is then half launched, for whose rest the device would wait while the driver keeps the launcher out. NULL fine.
+void atsi_launcher_hold(struct atsi_launcher *l);
+void atsi_launcher_release(struct atsi_launcher *l);
+
 // Between start and finish: until *word has reached `value` the calling thread spins, then yields, then sleeps. ATSI_FAILED when the stream
 // has failed, or has come to its end without posting it.
 enum atsi_status atsi_launcher_await(struct atsi_launcher *l, const int32_t *word, int32_t value,

@@ -382,6 +382,9 @@ static enum atsi_status read_capabilities(struct cuda_device *d, struct atsi_err
 extern "C" enum atsi_status atsi_cuda_open(struct atsi_device **out, struct atsi_error *err) {
     *out = NULL;
     int n_devices = 0;
+    // Streams beyond the hardware's queues share them, and what waits for a mark would hold up the stream that is to post it. Read
+    // by the driver when it starts; who has set it knows better.
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     cudaError_t status = cudaGetDeviceCount(&n_devices);
     if (status != cudaSuccess || n_devices == 0)
         return no_device(status != cudaSuccess ? status : cudaErrorNoDevice, err);

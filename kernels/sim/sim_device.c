@@ -57,6 +57,7 @@ static void close_device(struct atsi_device *device) {
     sim_free_all(d);
     atsi_cpu_free(d->cpu);
     pthread_mutex_destroy(&d->kernel_lock);
+    pthread_mutex_destroy(&d->driver);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     free(d);
@@ -118,6 +119,7 @@ enum atsi_status atsi_sim_open(const struct atsi_sim_params *params, struct atsi
     d->params = *params;
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->kernel_lock, NULL);
+    pthread_mutex_init(&d->driver, NULL);
     pthread_cond_init(&d->changed, NULL);
     *out = &d->base;
     return ATSI_OK;

@@ -10,6 +10,7 @@
 // - New device memory holds NaNs. Freeing memory waits for the streams, as CUDA does.
 // - A copy from host memory that is not pinned has read it when the call returns; one to such memory is done when it returns.
 // - A range's addresses without memory behind them fault, for stream threads too.
+// - Building and freeing a graph waits for the streams and keeps other threads' launches out meanwhile, as a driver may.
 // - Operations run on one thread, with the kernels that the CPU side uses. Their scratch is host memory and not counted.
 #ifndef ATSI_KERNELS_SIM_DEVICE_H
 #define ATSI_KERNELS_SIM_DEVICE_H
@@ -29,7 +30,8 @@ struct atsi_sim_params {
     double h2d_bytes_per_us; // copy times; 0: instantly
     double d2h_bytes_per_us;
     double copy_latency_us;
-    uint32_t delay_seed; // not 0: every stream item is delayed by a random time (tests of the event rules)
+    // Not 0: every stream item is delayed by a random time, and so is the return from launching a graph (tests of the event rules).
+    uint32_t delay_seed;
     uint32_t delay_max_us;
     bool reference_kernels; // the reference CPU kernels whatever the host can do
 };

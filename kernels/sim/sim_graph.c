@@ -53,6 +53,13 @@ void sim_perform_await(struct sim_device *d, const struct sim_item *item) {
         nap();
 }
 
+// A driver may have to find or give back memory for a graph, for which it waits until nothing runs.
+static void wait_as_a_driver_may(struct sim_device *d) {
+    pthread_mutex_lock(&d->driver);
+    sim_drain_all(d);
+    pthread_mutex_unlock(&d->driver);
+}
+
 // ---- graphs -----------------------------------------------------------------------------------------------------------
 
 void sim_graph_append(struct sim_graph *g, struct sim_item *item) {
@@ -82,6 +89,7 @@ enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct ats
         return atsi_fail(err, ATSI_FAILED,
                          "simulated device: copies of weights and waits for events cannot be captured");
     }
+    wait_as_a_driver_may(sim_of(s->device));
     *graph = g;
     return sim_state(sim_of(s->device), err);
 }
@@ -98,12 +106,13 @@ enum atsi_status sim_graph_launch(struct atsi_stream *s, void *graph, struct ats
         if (item->kind == SIM_ITEM_LAUNCH) again.u.launch.replayed = true;
         ATSI_TRY(sim_enqueue(s, &again, err));
     }
+    sim_delay(stream_of(s));
     return ATSI_OK;
 }
 
 void sim_graph_destroy(struct atsi_device *d, void *graph) {
     struct sim_graph *g = graph;
-    (void)d;
+    wait_as_a_driver_may(sim_of(d));
     for (struct sim_item *item = g ? g->first : NULL, *next; item != NULL; item = next) {
         next = item->next;
         if (item->kind == SIM_ITEM_COPY) free(item->u.copy.staged);

@@ -1,7 +1,7 @@
 // sim_internal.h: what the files of the simulated device share.
 //
 // One mutex guards everything that streams and the driving thread share; one condition tells of every change. Stream threads
-// hold it only between items.
+// hold it only between items. Another one is the driver's: who launches holds it, and who builds or frees a graph.
 #ifndef ATSI_KERNELS_SIM_INTERNAL_H
 #define ATSI_KERNELS_SIM_INTERNAL_H
 
@@ -34,6 +34,7 @@ struct sim_device {
     struct atsi_sim_params params;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    pthread_mutex_t driver;   // taken before `lock`
     struct sim_block *blocks; // [n_blocks]
     uint32_t n_blocks, blocks_cap;
     uint64_t used_bytes, pinned_bytes;
@@ -162,6 +163,8 @@ enum atsi_status sim_stream_create(struct atsi_device *d, struct atsi_stream **o
 void sim_stream_destroy(struct atsi_stream *s);
 enum atsi_status sim_stream_sync(struct atsi_stream *s, struct atsi_error *err);
 enum atsi_status sim_stream_query(struct atsi_stream *s, bool *idle, struct atsi_error *err);
+// A random time, when the device's parameters ask for delays; lock not held.
+void sim_delay(struct sim_stream *stream);
 void sim_drain_all(struct sim_device *d); // waits until every stream is idle
 enum atsi_status sim_event_create(struct atsi_device *d, bool timed, struct atsi_event **out, struct atsi_error *err);
 void sim_event_destroy(struct atsi_event *e);

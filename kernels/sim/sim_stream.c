@@ -100,10 +100,13 @@ enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event
 
 // ---- the stream's thread ------------------------------------------------------------------------------------------------
 
-static void delay(struct sim_device *d, struct sim_stream *stream) {
+void sim_delay(struct sim_stream *stream) {
+    struct sim_device *d = sim_of(stream->base.device);
     if (d->params.delay_seed == 0 || d->params.delay_max_us == 0) return;
+    pthread_mutex_lock(&d->lock);
     stream->random = stream->random * 6364136223846793005u + 1442695040888963407u;
     uint64_t ns = (stream->random >> 33) % (d->params.delay_max_us * 1000ull + 1);
+    pthread_mutex_unlock(&d->lock);
     nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)}, NULL);
 }
 
@@ -152,7 +155,7 @@ static void *stream_main(void *argument) {
         if (stream->first == NULL) stream->last = &stream->first;
         stream->busy = true;
         pthread_mutex_unlock(&d->lock);
-        delay(d, stream);
+        sim_delay(stream);
         pthread_mutex_lock(&d->lock);
         process(d, item);
         free(item);
@@ -248,10 +251,12 @@ enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item,
         sim_graph_append(stream->capture, copy);
         return ATSI_OK;
     }
+    pthread_mutex_lock(&d->driver);
     pthread_mutex_lock(&d->lock);
     *stream->last = copy;
     stream->last = &copy->next;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
+    pthread_mutex_unlock(&d->driver);
     return ATSI_OK;
 }

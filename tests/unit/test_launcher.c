@@ -1,6 +1,8 @@
 // The launcher on the simulated device: marks are waited for, and a stream that fails or ends without its mark is an error, not a
 // wait for ever.
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/sim/sim_device.h"
 #include "runtime/launcher.h"
@@ -88,6 +90,71 @@ static void a_failed_launch_is_an_error(void **state) {
     tear_down(&s);
 }
 
+// ---- beside a thread that builds graphs ------------------------------------------------------------------------------
+
+struct builder {
+    const struct stage *stage;
+    bool stop;
+};
+
+static void *build_graphs(void *context) {
+    struct builder *b = context;
+    const struct atsi_device_ops *ops = ops_of(b->stage);
+    struct atsi_stream *stream;
+    assert_int_equal(ops->capture_stream_create(b->stage->device, &stream, NULL), ATSI_OK);
+    while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
+        void *graph;
+        atsi_launcher_hold(b->stage->launcher);
+        assert_int_equal(ops->capture_begin(stream, NULL), ATSI_OK);
+        assert_int_equal(ops->capture_end(stream, &graph, NULL), ATSI_OK);
+        ops->graph_destroy(b->stage->device, graph);
+        atsi_launcher_release(b->stage->launcher);
+        usleep(100);
+    }
+    ops->stream_destroy(stream);
+    return NULL;
+}
+
+// The simulated device lets nobody launch while it waits for all that runs, as a driver may when a graph is built. A round that is
+// launched but for its transfers would wait for ever.
+static void rounds_end_while_graphs_are_built(void **state) {
+    (void)state;
+    struct stage s;
+    set_up(&s);
+    struct atsi_transfers *transfers;
+    struct atsi_transfer_plan *plan;
+    static const int32_t weights;
+    struct atsi_transfer_unit unit = {.pieces = &(struct atsi_transfer_piece){&weights, sizeof weights}, .n_pieces = 1};
+    const int32_t *base_dev = (const int32_t *)s.words_dev;
+    assert_int_equal(atsi_transfers_create(s.device, 4096, 1, false, &transfers, NULL), ATSI_OK);
+    assert_int_equal(atsi_transfers_plan(transfers, &unit, 1, &plan, NULL), ATSI_OK);
+    assert_int_equal(atsi_transfers_use(transfers, plan, s.stream, NULL), ATSI_OK);
+    assert_int_equal(ops_of(&s)->capture_begin(s.stream, NULL), ATSI_OK);
+    assert_int_equal(atsi_transfers_capture_await(transfers, s.stream, base_dev, 0, NULL), ATSI_OK);
+    assert_int_equal(atsi_transfers_capture_consumed(transfers, s.stream, base_dev, 0, NULL), ATSI_OK);
+    assert_int_equal(ops_of(&s)->post_mark(s.stream, s.words_dev + sizeof(int32_t), base_dev, 1, NULL), ATSI_OK);
+    assert_int_equal(ops_of(&s)->capture_end(s.stream, &s.graph, NULL), ATSI_OK);
+
+    struct builder builder = {.stage = &s};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, build_graphs, &builder), 0);
+    alarm(60); // kills a test that waits for ever
+    for (int i = 0; i < 200; i++) {
+        s.words[0] = atsi_transfers_mark(transfers);
+        atsi_launcher_start(s.launcher, s.graph, transfers);
+        assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], s.words[0] + 1, NULL), ATSI_OK);
+        assert_int_equal(atsi_launcher_finish(s.launcher, NULL), ATSI_OK);
+        atsi_transfers_round_done(transfers);
+    }
+    alarm(0);
+    __atomic_store_n(&builder.stop, true, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    ops_of(&s)->stream_sync(s.stream, NULL);
+    atsi_transfers_free(transfers);
+    atsi_transfer_plan_free(plan);
+    tear_down(&s);
+}
+
 static void marks_wrap(void **state) {
     (void)state;
     assert_true(atsi_mark_reached(5, 5));
@@ -102,6 +169,7 @@ int main(void) {
         cmocka_unit_test(host_and_stream_wait_for_each_other),
         cmocka_unit_test(a_stream_that_ends_without_its_mark_is_an_error),
         cmocka_unit_test(a_failed_launch_is_an_error),
+        cmocka_unit_test(rounds_end_while_graphs_are_built),
         cmocka_unit_test(marks_wrap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
