@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "formats/base/clock.h"
 #include "planner/solve/instance_fields.h"
 #include "runtime/schedule/schedule.h"
 
@@ -96,20 +96,14 @@ static void print_schedule(const struct round_file *file, const struct atsi_sche
     fprintf(out, ",\"seconds\":%.9f}\n", seconds);
 }
 
-static double now_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static enum atsi_status schedule_and_print(const struct round_file *file, FILE *out, struct atsi_error *err) {
     struct atsi_scheduler *scheduler = NULL;
     struct atsi_schedule schedule;
     ATSI_TRY(atsi_scheduler_create(file->instance.n_units, &scheduler, err));
-    double start = now_seconds();
+    double start_us = atsi_clock_us();
     enum atsi_status status = atsi_scheduler_run(scheduler, &file->instance, file->policy, NULL, &schedule, err);
     if (status == ATSI_OK) {
-        print_schedule(file, &schedule, now_seconds() - start, out);
+        print_schedule(file, &schedule, (atsi_clock_us() - start_us) * 1e-6, out);
         if (fflush(out) != 0) status = atsi_fail(err, ATSI_FAILED, "cannot write the result: %s", strerror(errno));
     }
     atsi_scheduler_free(scheduler);

@@ -13,8 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "formats/base/clock.h"
 #include "planner/solve/solve.h"
 
 #define N_ROUNDED_ROWS_MAX 12
@@ -23,18 +23,14 @@ struct model {
     const struct atsi_solve_instance *inst;
     const struct atsi_milp_options *options;
     glp_prob *lp;
-    double scale;        // objective in the model = scale * microseconds
-    double start, bound; // bound in model units
-    double *heuristic;   // [columns + 1] the incumbent for GLPK, NULL once handed over or without one
-    double incumbent;    // its value in model units
+    double scale;           // objective in the model = scale * microseconds
+    double start_us, bound; // bound in model units
+    double *heuristic;      // [columns + 1] the incumbent for GLPK, NULL once handed over or without one
+    double incumbent;       // its value in model units
     bool stopped;
 };
 
-static double now_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static double seconds_spent(const struct model *m) { return (atsi_clock_us() - m->start_us) * 1e-6; }
 
 struct atsi_milp_options atsi_milp_defaults(void) {
     return (struct atsi_milp_options){.seconds_max = 60, .seconds_enough = 2, .gap_target = 0.005};
@@ -219,7 +215,7 @@ static void on_node(glp_tree *tree, void *info) {
     if (reason != GLP_ISELECT) return;
     int best = glp_ios_best_node(tree);
     if (best) m->bound = fmin(m->bound, glp_ios_node_bound(tree, best));
-    double seconds = now_seconds() - m->start;
+    double seconds = seconds_spent(m);
     if (good_enough(m, seconds) || seconds >= m->options->seconds_max) {
         m->stopped = true;
         glp_ios_terminate(tree);
@@ -227,7 +223,7 @@ static void on_node(glp_tree *tree, void *info) {
 }
 
 static int milliseconds_left(const struct model *m) {
-    double left = 1000 * (m->options->seconds_max - (now_seconds() - m->start));
+    double left = 1000 * (m->options->seconds_max - seconds_spent(m));
     return left < 1 ? 1 : left > 1e9 ? 1000000000 : (int)left;
 }
 
@@ -293,11 +289,11 @@ enum atsi_status atsi_solve_milp(const struct atsi_solve_instance *inst, const s
     uint8_t *best = malloc(inst->n_units);
     if (!best) return atsi_fail(err, ATSI_FAILED, "cross-check: out of memory");
     double known = known_value(inst, options->incumbent);
-    struct model m = {.inst = inst, .options = options, .start = now_seconds()};
+    struct model m = {.inst = inst, .options = options, .start_us = atsi_clock_us()};
     m.scale = 1000 / fmax(1, isfinite(known) ? fabs(known) : gain_limit(inst));
     int output = glp_term_out(GLP_OFF);
     enum atsi_status status = run(&m, known, best, out, err);
-    out->seconds = now_seconds() - m.start;
+    out->seconds = seconds_spent(&m);
     if (status == ATSI_OK && out->status != ATSI_MILP_SKIPPED && placement) memcpy(placement, best, inst->n_units);
     if (m.lp) glp_delete_prob(m.lp);
     glp_term_out(output);

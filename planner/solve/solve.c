@@ -2,7 +2,8 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
+
+#include "formats/base/clock.h"
 
 uint64_t atsi_solve_unit_granules(const struct atsi_solve_instance *inst, size_t i) {
     uint64_t size = inst->units[i].size_bytes;
@@ -48,21 +49,15 @@ void atsi_solve_partition(const struct atsi_solve_instance *inst, struct atsi_so
     }
 }
 
-static double now_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static bool differ(double a, double b) { return fabs(a - b) > 1e-6 * fmax(1, fabs(a)); }
 
 enum atsi_status atsi_solve(const struct atsi_solve_instance *inst, const struct atsi_milp_options *options,
                             uint8_t *placement, struct atsi_solve_result *out, struct atsi_error *err) {
     *out = (struct atsi_solve_result){.milp.status = ATSI_MILP_SKIPPED};
-    double start = now_seconds();
+    double start_us = atsi_clock_us();
     ATSI_TRY(atsi_solve_dp(inst, placement, err));
     atsi_solve_evaluate(inst, placement, &out->value);
-    out->dp_seconds = now_seconds() - start;
+    out->dp_seconds = (atsi_clock_us() - start_us) * 1e-6;
 
     struct atsi_milp_options milp = options ? *options : atsi_milp_defaults();
     milp.incumbent = placement;
