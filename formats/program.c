@@ -77,6 +77,18 @@ void atsi_program_free(struct atsi_program *p) {
     memset(p, 0, sizeof *p);
 }
 
+uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op) {
+    uint32_t low = 0, high = p->n_units - 1;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (p->units[middle].first_op <= i_op)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 // ---- sizes --------------------------------------------------------------------------------------------------------
 
 uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const uint64_t ne[4]) {

@@ -232,6 +232,9 @@ void atsi_program_free(struct atsi_program *p); // NULL and a zeroed program are
 // read or write outside its operands. ATSI_BAD_INPUT names the op and the operand.
 enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_error *err);
 
+// The unit that operation i_op belongs to, of a program that has passed the check: units cover the operations in order.
+uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op);
+
 // Packed bytes of a tensor; 0 when type, layout and shape do not fit together or the size overflows. TILE16 pads the rows
 // of every matrix (ne[0] x ne[1]) to a multiple of 16.
 uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const uint64_t ne[4]);

@@ -10,12 +10,6 @@ static enum atsi_status no_memory(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "out of memory for routing statistics");
 }
 
-static int32_t layer_of(const struct atsi_program *p, uint32_t i_op) {
-    for (uint32_t u = 0; u < p->n_units; u++)
-        if (i_op < p->units[u].first_op + p->units[u].n_ops) return p->units[u].layer;
-    return ATSI_NONE;
-}
-
 static enum atsi_status make_layers(struct atsi_routing_stats *s, uint32_t n, struct atsi_error *err) {
     s->layers = calloc(n ? n : 1, sizeof *s->layers);
     return s->layers ? ATSI_OK : no_memory(err);
@@ -29,7 +23,8 @@ enum atsi_status atsi_routing_stats_init(const struct atsi_program *p, struct at
         const struct atsi_router_params *r = &p->ops[i].u.router;
         if (p->ops[i].kind != ATSI_OP_ROUTER) continue;
         struct atsi_routing_layer *l = &out->layers[out->n_layers++];
-        *l = (struct atsi_routing_layer){.layer = layer_of(p, i), .n_experts = r->n_experts, .n_used = r->n_used};
+        *l = (struct atsi_routing_layer){
+            .layer = p->units[atsi_program_unit_of(p, i)].layer, .n_experts = r->n_experts, .n_used = r->n_used};
         l->counts = calloc(l->n_experts, sizeof *l->counts);
         if (!l->counts) return no_memory(err);
     }

@@ -77,10 +77,8 @@ enum atsi_status executor_publish_round(const struct atsi_executor *x, struct at
                                      x->staging.n_ints, 1, err);
 }
 
-static const char *unit_of_op(const struct atsi_program *p, uint32_t i_op) {
-    for (uint32_t u = 0; u < p->n_units; u++)
-        if (i_op < p->units[u].first_op + p->units[u].n_ops) return p->units[u].name;
-    return "";
+static const char *unit_name_of(const struct atsi_program *p, uint32_t i_op) {
+    return p->units[atsi_program_unit_of(p, i_op)].name;
 }
 
 // "blk.0.attn_q … blk.0.attn_output", or "copies" for a run without steps.
@@ -95,9 +93,9 @@ static void name_actions(const struct atsi_executor *x, uint32_t first, uint32_t
     if (!from)
         snprintf(name, cap, "copies");
     else if (from->op == to->op)
-        snprintf(name, cap, "%s", unit_of_op(x->p, from->op));
+        snprintf(name, cap, "%s", unit_name_of(x->p, from->op));
     else
-        snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_of_op(x->p, from->op), unit_of_op(x->p, to->op));
+        snprintf(name, cap, "%s \xE2\x80\xA6 %s", unit_name_of(x->p, from->op), unit_name_of(x->p, to->op));
 }
 
 static enum atsi_status run_timed_on_device(struct atsi_executor *x, uint32_t first, uint32_t n,
@@ -272,7 +270,7 @@ void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap) {
         int32_t n_rows = call->outputs_domain ? x->round->n_outputs : x->round->n_tokens;
         bool ids = call->op->kind == ATSI_OP_ROUTER; // its first output is integer
         if (rows_are_finite(&call->out[ids], n_rows)) continue;
-        snprintf(unit_name, cap, "%s", unit_of_op(x->p, x->now->script.steps[i].op));
+        snprintf(unit_name, cap, "%s", unit_name_of(x->p, x->now->script.steps[i].op));
         return;
     }
 }

@@ -28,18 +28,6 @@ static double weight_in_unit(const struct atsi_program *p, const struct atsi_uni
     return all > 0 ? big_bytes(p, &p->ops[i_op]) / all : 1.0 / u->n_ops;
 }
 
-static uint32_t unit_of(const struct atsi_program *p, uint32_t i_op) {
-    uint32_t low = 0, high = p->n_units - 1; // units stand in the order of their operations
-    while (low < high) {
-        uint32_t middle = (low + high + 1) / 2;
-        if (p->units[middle].first_op <= i_op)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 struct builder {
     const struct atsi_plan *plan;
     const struct atsi_script *script;
@@ -58,7 +46,7 @@ static bool uses_link(const struct atsi_script *s) {
 
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
     const struct atsi_program *p = &b->plan->program;
-    uint32_t u = unit_of(p, s->op);
+    uint32_t u = atsi_program_unit_of(p, s->op);
     double part = (double)(s->end - s->begin) / p->ops[s->op].out[0].width * weight_in_unit(p, &p->units[u], s->op);
     if (s->backend == ATSI_CPU)
         cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
@@ -78,7 +66,7 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
     for (uint32_t i = i_action + 1; i < b->script->n_actions; i++)
         if (b->script->actions[i].kind == ATSI_ACTION_GPU) {
             uint32_t op = b->script->steps[b->script->actions[i].first].op;
-            uint32_t u = unit_of(&b->plan->program, op);
+            uint32_t u = atsi_program_unit_of(&b->plan->program, op);
             b->out->splits[i_action].link_us = (float)b->units[u].transfer_us;
             b->out->link_bytes +=
                 (double)atsi_transfer_bytes(&b->plan->program, &b->plan->program.units[u], b->n_tokens);
@@ -177,9 +165,9 @@ static void set_factors(const struct atsi_program *p, const struct atsi_script *
         const struct atsi_step *step = &s->steps[i];
         if (big_bytes(p, &p->ops[step->op]) == 0) continue;
         if (step->backend == ATSI_CPU)
-            factors[unit_of(p, step->op)].cpu = factor;
+            factors[atsi_program_unit_of(p, step->op)].cpu = factor;
         else if (step->promoted)
-            factors[unit_of(p, step->op)].in_place = factor;
+            factors[atsi_program_unit_of(p, step->op)].in_place = factor;
     }
 }
 
