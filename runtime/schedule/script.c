@@ -233,13 +233,17 @@ static bool parts_are_independent(const struct atsi_program *p, const struct sha
     return true;
 }
 
-bool atsi_script_can_share(const struct atsi_program *p, uint32_t i_unit) {
+static bool can_share(const struct atsi_program *p, uint32_t i_unit, struct sharing *s) {
     const struct atsi_unit *u = &p->units[i_unit];
-    struct sharing s;
     if (u->kind != ATSI_UNIT_MATRIX && u->kind != ATSI_UNIT_EXPERTS) return false;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
         if (p->ops[i].state != ATSI_NONE || p->ops[i].kind == ATSI_OP_SELECT) return false;
-    return find_sharing(p, u, &s) && parts_are_independent(p, &s);
+    return find_sharing(p, u, s) && parts_are_independent(p, s);
+}
+
+bool atsi_script_can_share(const struct atsi_program *p, uint32_t i_unit) {
+    struct sharing s;
+    return can_share(p, i_unit, &s);
 }
 
 // Columns of the GPU's part: whole tiles, whole slots.
@@ -335,8 +339,7 @@ static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing
 static bool try_shared(struct builder *b, uint32_t i_unit) {
     struct sharing s;
     float share = b->params->gpu_share ? b->params->gpu_share[i_unit] : 0;
-    if (!(share > 0) || b->params->backends[i_unit] == ATSI_GPU || !atsi_script_can_share(b->p, i_unit)) return false;
-    find_sharing(b->p, &b->p->units[i_unit], &s);
+    if (!(share > 0) || b->params->backends[i_unit] == ATSI_GPU || !can_share(b->p, i_unit, &s)) return false;
     uint32_t columns = gpu_columns(&b->p->ops[s.first_divided], share);
     if (columns == 0 || columns == out_columns(&b->p->ops[s.first_divided])) return false;
     emit_shared(b, i_unit, &s, columns);

@@ -41,7 +41,8 @@ struct atsi_ring_waits {
     const uint32_t *waits_for; // [n_transfers], copied
 };
 
-// `units` of a round of n_tokens at the plan's speeds, NULL: nothing is known, every cost is zero. `ring` NULL: nothing is prefetched. Free with atsi_script_cost_free whether it succeeds or not.
+// `units` of a round of n_tokens at the plan's speeds, NULL: nothing is known, every cost is zero. `ring` NULL: nothing is
+// prefetched. Free with atsi_script_cost_free whether it succeeds or not.
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
                                         const struct atsi_schedule_unit *units, uint32_t n_tokens,
                                         const struct atsi_ring_waits *ring, struct atsi_script_cost *out,
