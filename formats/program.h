@@ -239,6 +239,14 @@ uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op);
 // of every matrix (ne[0] x ne[1]) to a multiple of 16.
 uint64_t atsi_layout_bytes(enum atsi_dtype dtype, enum atsi_layout layout, const uint64_t ne[4]);
 
+// Where weights, states and activations begin on a device, and in what the host lays out like one.
+enum {
+    ATSI_ALIGNMENT = 256
+};
+static inline uint64_t atsi_aligned(uint64_t bytes) {
+    return (bytes + ATSI_ALIGNMENT - 1) & ~(uint64_t)(ATSI_ALIGNMENT - 1);
+}
+
 // Norms, biases and tables: they stand on both sides wherever there is a device, so that no unit waits for one.
 enum {
     ATSI_SMALL_TENSOR_BYTES = 256 << 10
@@ -274,7 +282,7 @@ uint32_t atsi_state_capacity(const struct atsi_state *s, uint32_t n_ctx, uint32_
 
 // Gives every buffer its offset so that buffers that are live at the same time do not share bytes (a buffer is live from an op that
 // writes all that is read of it to the last op that reads it before the next such write); rows: n_tokens_max and n_outputs_max.
-// Offsets are 256-byte aligned. *region_bytes: the total.
+// Offsets are aligned. *region_bytes: the total.
 enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
                                             uint64_t *region_bytes, struct atsi_error *err);
 

@@ -109,7 +109,7 @@ static enum atsi_status set_sizes(struct memory *m, uint32_t n_tokens_max, uint3
         const struct atsi_buffer *b = &m->p->buffers[i];
         struct range *r = &m->ranges[i];
         uint64_t rows = b->rows == ATSI_ROWS_TOKENS ? n_tokens_max : n_outputs_max;
-        if (!atsi_mul_u64(rows * 4, b->width, &r->bytes) || !atsi_align_u64(r->bytes, 256, &r->bytes))
+        if (!atsi_mul_u64(rows * 4, b->width, &r->bytes) || !atsi_align_u64(r->bytes, ATSI_ALIGNMENT, &r->bytes))
             return atsi_fail(err, ATSI_BAD_INPUT, "buffer %s: size overflows", b->name);
         r->busy = m->bits + i * m->n_words;
     }

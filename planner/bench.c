@@ -10,7 +10,6 @@ enum {
     MAX_CALLS = 64,   // of a pass
     CPU_CALLS = 16,   // on the CPU, where every pass takes other weights
     MAX_BLOCKS = 128, // allocations of one bench
-    ALIGNMENT = 256,
     MIN_SAMPLES = 3,
     MAX_SAMPLES = 15,
 };
@@ -20,19 +19,18 @@ static const double sampling_us = 30e3; // spent on one operation, if that is en
 
 // ---- sides --------------------------------------------------------------------------------------------------------
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
-
 static uint64_t state_bytes(const struct atsi_plan *plan, int32_t state) {
     const struct atsi_plan_limits *l = &plan->limits;
     if (state == ATSI_NONE) return 0;
-    return aligned(atsi_state_bytes(&plan->program.states[state], l->n_ctx, l->chunk, l->kv_type)) + ALIGNMENT;
+    return atsi_aligned(atsi_state_bytes(&plan->program.states[state], l->n_ctx, l->chunk, l->kv_type)) +
+           ATSI_ALIGNMENT;
 }
 
 // Weights and states of an operation as they stand in the arena.
 static uint64_t operand_bytes(const struct atsi_plan *plan, const struct atsi_op *op) {
     uint64_t bytes = state_bytes(plan, op->state);
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
-        if (op->tensor[i] != ATSI_NONE) bytes += aligned(plan->program.tensors[op->tensor[i]].size_bytes);
+        if (op->tensor[i] != ATSI_NONE) bytes += atsi_aligned(plan->program.tensors[op->tensor[i]].size_bytes);
     return bytes;
 }
 
@@ -46,7 +44,7 @@ static uint64_t cpu_cold_bytes(void) {
 
 // Over the caches, but no more than the model has, and room for any one operation.
 static uint64_t arena_bytes(const struct atsi_plan *plan, uint64_t cold_bytes) {
-    uint64_t model = 0, largest = ALIGNMENT;
+    uint64_t model = 0, largest = ATSI_ALIGNMENT;
     for (uint32_t i = 0; i < plan->program.n_ops; i++) {
         uint64_t bytes = operand_bytes(plan, &plan->program.ops[i]);
         model += bytes;
@@ -62,8 +60,8 @@ static const int arena_byte = 0x11;
 static enum atsi_status make_cpu_arena(struct atsi_bench_side *side, const struct atsi_plan *plan,
                                        struct atsi_error *err) {
     void *memory;
-    side->arena_bytes = aligned(arena_bytes(plan, cpu_cold_bytes()));
-    if (posix_memalign(&memory, ALIGNMENT, side->arena_bytes))
+    side->arena_bytes = atsi_aligned(arena_bytes(plan, cpu_cold_bytes()));
+    if (posix_memalign(&memory, ATSI_ALIGNMENT, side->arena_bytes))
         return atsi_fail(err, ATSI_FAILED, "no memory to profile with");
     side->arena = memory;
     memset(memory, arena_byte, side->arena_bytes);
@@ -74,7 +72,7 @@ static enum atsi_status make_gpu_arena(struct atsi_bench_side *side, const struc
                                        struct atsi_error *err) {
     const struct atsi_device_ops *ops = side->device->ops;
     void *memory;
-    side->arena_bytes = aligned(arena_bytes(plan, gpu_cold_bytes));
+    side->arena_bytes = atsi_aligned(arena_bytes(plan, gpu_cold_bytes));
     ATSI_TRY(ops->alloc(side->device, side->arena_bytes, &memory, err));
     side->arena = memory;
     memset(side->staging, arena_byte, ATSI_BENCH_STAGING_BYTES);
@@ -89,7 +87,7 @@ static enum atsi_status make_gpu_arena(struct atsi_bench_side *side, const struc
 static void *take_cold(struct atsi_bench_side *side, uint64_t bytes) {
     if (side->arena_used + bytes > side->arena_bytes) side->arena_used = 0;
     void *at = side->arena + side->arena_used;
-    side->arena_used += aligned(bytes);
+    side->arena_used += atsi_aligned(bytes);
     return at;
 }
 
@@ -170,7 +168,7 @@ static enum atsi_status get_block(struct bench *b, uint64_t bytes, void **block,
         return atsi_fail(err, ATSI_FAILED, "profiling %s: too many operands", atsi_op_name(b->op->kind));
     if (b->side->device)
         ATSI_TRY(b->side->device->ops->alloc(b->side->device, bytes, block, err));
-    else if (posix_memalign(block, 256, bytes))
+    else if (posix_memalign(block, ATSI_ALIGNMENT, bytes))
         return atsi_fail(err, ATSI_FAILED, "no memory to profile %s", atsi_op_name(b->op->kind));
     b->blocks[b->n_blocks++] = *block;
     return ATSI_OK;
@@ -258,7 +256,7 @@ static void place_state(struct bench *b, struct atsi_op_call *call) {
     if (b->op->state == ATSI_NONE) return;
     const struct atsi_state *s = &b->plan->program.states[b->op->state];
     uint32_t capacity = atsi_state_capacity(s, l->n_ctx, l->chunk);
-    uint64_t k_bytes = aligned(atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity);
+    uint64_t k_bytes = atsi_aligned(atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity);
     char *at = take_cold(b->side, state_bytes(b->plan, b->op->state));
     call->state = (struct atsi_state_ref){.info = s, .kv_type = l->kv_type, .capacity = capacity, .k = at};
     if (s->kind == ATSI_STATE_KV) call->state.v = at + k_bytes;

@@ -2,12 +2,7 @@
 
 #include "kernels/device.h"
 
-enum {
-    ALIGNMENT = 256
-}; // of every device allocation
 static const uint64_t mib = 1 << 20;
-
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 // Quantised copies of the widest activations and split attention: two bytes for each element of the widest buffer, and
 // a fixed part for what does not grow with the chunk.
@@ -30,8 +25,8 @@ static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
         int32_t s = plan->program.ops[i].state;
         if (s == ATSI_NONE) continue;
-        bytes += 2 * ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk,
-                                                  plan->limits.kv_type);
+        bytes += 2 * ATSI_ALIGNMENT + atsi_state_bytes(&plan->program.states[s], plan->limits.n_ctx, plan->limits.chunk,
+                                                       plan->limits.kv_type);
     }
     return bytes;
 }
@@ -44,7 +39,7 @@ static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct ats
         for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
             int32_t t = plan->program.ops[i].tensor[k];
             if (t != ATSI_NONE && !atsi_tensor_is_small(&plan->program.tensors[t]))
-                bytes += aligned(plan->program.tensors[t].size_bytes);
+                bytes += atsi_aligned(plan->program.tensors[t].size_bytes);
         }
     return bytes;
 }
@@ -67,14 +62,14 @@ uint64_t atsi_budget_shared(const struct atsi_plan *plan) {
     for (uint32_t t = 0; t < plan->program.n_tensors; t++)
         if (!atsi_tensor_is_small(&plan->program.tensors[t]) && unit_reads(plan, first, (int32_t)t) &&
             unit_reads(plan, last, (int32_t)t))
-            bytes += aligned(plan->program.tensors[t].size_bytes);
+            bytes += atsi_aligned(plan->program.tensors[t].size_bytes);
     return bytes;
 }
 
 static uint64_t small_bytes(const struct atsi_plan *plan) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->program.n_tensors; i++)
-        if (atsi_tensor_is_small(&plan->program.tensors[i])) bytes += aligned(plan->program.tensors[i].size_bytes);
+        if (atsi_tensor_is_small(&plan->program.tensors[i])) bytes += atsi_aligned(plan->program.tensors[i].size_bytes);
     return bytes;
 }
 

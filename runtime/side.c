@@ -2,18 +2,16 @@
 
 #include <string.h>
 
-static uint64_t align_256(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
-
 uint64_t atsi_side_value_offset(const struct atsi_state *s, uint32_t capacity, enum atsi_dtype kv_type) {
     if (s->kind != ATSI_STATE_KV) return 0;
-    return align_256(atsi_dtype_row_bytes(kv_type, s->k_dim) * s->n_heads * capacity);
+    return atsi_aligned(atsi_dtype_row_bytes(kv_type, s->k_dim) * s->n_heads * capacity);
 }
 
 uint64_t atsi_side_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint32_t chunk, enum atsi_dtype kv_type) {
     uint32_t capacity = atsi_state_capacity(s, n_ctx, chunk);
-    if (s->kind != ATSI_STATE_KV) return align_256(atsi_state_bytes(s, n_ctx, chunk, kv_type));
+    if (s->kind != ATSI_STATE_KV) return atsi_aligned(atsi_state_bytes(s, n_ctx, chunk, kv_type));
     uint64_t values = atsi_dtype_row_bytes(kv_type, s->v_dim) * s->n_heads * capacity;
-    return atsi_side_value_offset(s, capacity, kv_type) + align_256(values);
+    return atsi_side_value_offset(s, capacity, kv_type) + atsi_aligned(values);
 }
 
 static struct atsi_rows_ref build_rows(const struct atsi_program *p, const struct atsi_side *side,

@@ -1,6 +1,6 @@
 #include "runtime/temp_ring.h"
 
-#include <stdbool.h>
+#include "formats/program.h"
 
 static bool overlap(const struct atsi_temp_slot *a, const struct atsi_temp_slot *b) {
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
@@ -10,7 +10,7 @@ enum atsi_status atsi_temp_ring_plan(const uint64_t *bytes, uint32_t n, uint64_t
                                      struct atsi_error *err) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t size = (bytes[i] + 255) & ~(uint64_t)255;
+        uint64_t size = atsi_aligned(bytes[i]);
         if (size < bytes[i] || size > capacity)
             return atsi_fail(err, ATSI_FAILED, "a unit of %llu bytes does not fit the temporary region of %llu",
                              (unsigned long long)bytes[i], (unsigned long long)capacity);

@@ -103,8 +103,6 @@ void atsi_transfers_free(struct atsi_transfers *t) {
 
 // ---- the plan -----------------------------------------------------------------------------------------------------
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
-
 static enum atsi_status lay_out(struct atsi_transfer_plan *p, const struct atsi_transfer_unit *units,
                                 uint64_t region_bytes, uint64_t *unit_bytes, struct atsi_error *err) {
     uint32_t n = 0;
@@ -113,7 +111,7 @@ static enum atsi_status lay_out(struct atsi_transfer_plan *p, const struct atsi_
         for (uint32_t i = 0; i < units[u].n_pieces; i++) {
             p->pieces[n] = units[u].pieces[i];
             p->piece_offsets[n++] = unit_bytes[u];
-            unit_bytes[u] += aligned(units[u].pieces[i].bytes);
+            unit_bytes[u] += atsi_aligned(units[u].pieces[i].bytes);
         }
     }
     ATSI_TRY(atsi_temp_ring_plan(unit_bytes, p->n_units, region_bytes, p->slots, err));

@@ -107,13 +107,11 @@ static bool wants_copy(const struct loader *l, uint32_t t) {
            !atsi_pinned_address(&l->w->pinned_memory, atsi_plan_file_stored(l->file, blob), blob->tensor.size_bytes);
 }
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + 255) & ~(uint64_t)255; }
-
 // As much as can be had: every tensor that is pinned can travel.
 static void pin_what_is_not(struct loader *l) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (wants_copy(l, t)) bytes += aligned(l->p->tensors[t].size_bytes);
+        if (wants_copy(l, t)) bytes += atsi_aligned(l->p->tensors[t].size_bytes);
     for (int i = 0; i < N_TRIES && bytes > 0; i++, bytes /= 2)
         if (atsi_pinned_allocate(&l->w->pinned_memory, bytes)) {
             l->block_bytes = bytes;
@@ -159,7 +157,7 @@ static void copy_to_block(struct loader *l, uint32_t t, const struct atsi_plan_b
     struct atsi_weights *w = l->w;
     uint64_t bytes = blob->tensor.size_bytes;
     uint8_t *at = w->pinned_memory.block + l->block_used;
-    l->block_used += aligned(bytes);
+    l->block_used += atsi_aligned(bytes);
     w->host[t] = at;
     w->mapped[t] = atsi_pinned_address(&w->pinned_memory, at, bytes);
     w->unpacked_bytes += bytes;
@@ -170,7 +168,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct at
     struct atsi_weights *w = l->w;
     const struct atsi_plan_blob *blob = blob_of(l, t);
     uint64_t bytes = blob->tensor.size_bytes;
-    if (wants_copy(l, t) && aligned(bytes) <= l->block_bytes - l->block_used) {
+    if (wants_copy(l, t) && atsi_aligned(bytes) <= l->block_bytes - l->block_used) {
         copy_to_block(l, t, blob);
         return ATSI_OK;
     }
