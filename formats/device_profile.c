@@ -232,9 +232,6 @@ void atsi_device_profile_free(struct atsi_device_profile *profile) {
 
 // ---- writing ------------------------------------------------------------------------------------------------------
 
-static bool put_number(cJSON *object, const char *field, double value) {
-    return cJSON_AddNumberToObject(object, field, value) != NULL;
-}
 static bool put_text(cJSON *object, const char *field, const char *text) {
     return cJSON_AddStringToObject(object, field, text) != NULL;
 }
@@ -254,23 +251,23 @@ static bool put_sources(cJSON *root, const char *sources) {
 
 static bool put_direction(cJSON *link, const char *field, const struct atsi_profile_link *l) {
     cJSON *item = cJSON_AddObjectToObject(link, field);
-    return item && put_number(item, "fixed_us", l->fixed_us) && put_number(item, "bytes_per_us", l->bytes_per_us);
+    return item && atsi_json_put(item, "fixed_us", l->fixed_us) && atsi_json_put(item, "bytes_per_us", l->bytes_per_us);
 }
 
 static bool put_contention(cJSON *link, const struct atsi_contention *c) {
     cJSON *item = cJSON_AddObjectToObject(link, "contention");
-    return item && put_number(item, "cpu_beside_link", c->cpu_beside_link) &&
-           put_number(item, "link_in_place", c->link_in_place);
+    return item && atsi_json_put(item, "cpu_beside_link", c->cpu_beside_link) &&
+           atsi_json_put(item, "link_in_place", c->link_in_place);
 }
 
 static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
     if (!p->has_gpu) return cJSON_AddNullToObject(root, "gpu") != NULL;
     cJSON *gpu = cJSON_AddObjectToObject(root, "gpu"), *link = cJSON_AddObjectToObject(root, "link");
     return gpu && link && put_text(gpu, "name", p->gpu_name) && put_text(gpu, "driver", p->driver) &&
-           put_number(gpu, "memory_bytes", (double)p->gpu_bytes) &&
-           put_number(gpu, "context_bytes", (double)p->context_bytes) &&
-           put_number(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
-           put_direction(link, "to_host", &p->to_host) && put_number(link, "switch_us", p->switch_us) &&
+           atsi_json_put(gpu, "memory_bytes", (double)p->gpu_bytes) &&
+           atsi_json_put(gpu, "context_bytes", (double)p->context_bytes) &&
+           atsi_json_put(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
+           put_direction(link, "to_host", &p->to_host) && atsi_json_put(link, "switch_us", p->switch_us) &&
            put_contention(link, &p->contention);
 }
 
@@ -282,24 +279,25 @@ static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {
     cJSON *points = NULL;
     bool good = put_text(item, "side", side_words[c->side]) && put_text(item, "op", op) &&
                 put_text(item, "dtype", dtype) && put_text(item, "phase", phase_words[c->phase]) &&
-                put_number(item, "fixed_us", c->fixed_us) && put_number(item, "bytes_per_us", c->bytes_per_us) &&
-                put_number(item, "flops_per_us", c->flops_per_us) && (points = cJSON_AddArrayToObject(item, "points"));
+                atsi_json_put(item, "fixed_us", c->fixed_us) && atsi_json_put(item, "bytes_per_us", c->bytes_per_us) &&
+                atsi_json_put(item, "flops_per_us", c->flops_per_us) &&
+                (points = cJSON_AddArrayToObject(item, "points"));
     for (uint32_t i = 0; good && i < c->n_points; i++) {
         cJSON *point = cJSON_CreateObject();
-        good = point && cJSON_AddItemToArray(points, point) && put_number(point, "bytes", c->points[i].bytes) &&
-               put_number(point, "flops", c->points[i].flops) && put_number(point, "us", c->points[i].us) &&
-               put_number(point, "spread", c->points[i].spread);
+        good = point && cJSON_AddItemToArray(points, point) && atsi_json_put(point, "bytes", c->points[i].bytes) &&
+               atsi_json_put(point, "flops", c->points[i].flops) && atsi_json_put(point, "us", c->points[i].us) &&
+               atsi_json_put(point, "spread", c->points[i].spread);
     }
     return good;
 }
 
 static bool put_root(cJSON *root, const struct atsi_device_profile *p) {
     cJSON *host, *costs;
-    bool good = put_number(root, "version", ATSI_PROFILE_VERSION) && put_text(root, "name", p->name) &&
+    bool good = atsi_json_put(root, "version", ATSI_PROFILE_VERSION) && put_text(root, "name", p->name) &&
                 put_text(root, "origin", origin_words[p->is_modelled]) && put_sources(root, p->sources) &&
                 (host = cJSON_AddObjectToObject(root, "host")) && put_text(host, "cpu", p->cpu_name) &&
-                put_number(host, "n_threads", p->n_threads) &&
-                put_number(host, "memory_bytes", (double)p->host_bytes) && put_gpu(root, p) &&
+                atsi_json_put(host, "n_threads", p->n_threads) &&
+                atsi_json_put(host, "memory_bytes", (double)p->host_bytes) && put_gpu(root, p) &&
                 (costs = cJSON_AddArrayToObject(root, "costs"));
     for (uint32_t i = 0; good && i < p->n_costs; i++) good = put_cost(costs, &p->costs[i]);
     return good;

@@ -39,16 +39,12 @@ void atsi_routing_stats_free(struct atsi_routing_stats *stats) {
 
 // ---- the file -----------------------------------------------------------------------------------------------------
 
-static bool put(cJSON *object, const char *field, double value) {
-    return cJSON_AddNumberToObject(object, field, value) != NULL;
-}
-
 static bool put_layer(cJSON *list, const struct atsi_routing_layer *l) {
     cJSON *o = cJSON_CreateObject(), *counts = NULL;
     if (!o || !cJSON_AddItemToArray(list, o)) return false;
-    bool good = put(o, "layer", l->layer) && put(o, "n_experts", l->n_experts) && put(o, "n_used", l->n_used) &&
-                put(o, "n_tokens", (double)l->n_tokens) && put(o, "n_reused", (double)l->n_reused) &&
-                (counts = cJSON_AddArrayToObject(o, "counts"));
+    bool good = atsi_json_put(o, "layer", l->layer) && atsi_json_put(o, "n_experts", l->n_experts) &&
+                atsi_json_put(o, "n_used", l->n_used) && atsi_json_put(o, "n_tokens", (double)l->n_tokens) &&
+                atsi_json_put(o, "n_reused", (double)l->n_reused) && (counts = cJSON_AddArrayToObject(o, "counts"));
     for (uint32_t e = 0; good && e < l->n_experts; e++) {
         cJSON *count = cJSON_CreateNumber((double)l->counts[e]);
         good = count && cJSON_AddItemToArray(counts, count);
@@ -58,7 +54,8 @@ static bool put_layer(cJSON *list, const struct atsi_routing_layer *l) {
 
 enum atsi_status atsi_routing_to_json(const struct atsi_routing_stats *stats, char **json, struct atsi_error *err) {
     cJSON *root = cJSON_CreateObject(), *list = NULL;
-    bool good = root && put(root, "version", ATSI_ROUTING_VERSION) && (list = cJSON_AddArrayToObject(root, "routers"));
+    bool good = root && atsi_json_put(root, "version", ATSI_ROUTING_VERSION) &&
+                (list = cJSON_AddArrayToObject(root, "routers"));
     for (uint32_t i = 0; good && i < stats->n_layers; i++) good = put_layer(list, &stats->layers[i]);
     *json = good ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);

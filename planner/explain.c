@@ -1,10 +1,10 @@
 #include "planner/explain.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/json.h"
 #include "planner/cost.h"
 #include "planner/hot_experts.h"
 #include "planner/what_if.h"
@@ -80,25 +80,22 @@ static void print_chunks(FILE *out, const struct atsi_plan *plan, const struct a
     }
 }
 
-static bool put(cJSON *object, const char *field, double value) {
-    return cJSON_AddNumberToObject(object, field, value) != NULL;
-}
-
 static bool put_budget(cJSON *root, const struct atsi_budget *b) {
     cJSON *o = cJSON_AddObjectToObject(root, "budget_bytes");
-    return o && put(o, "vram", (double)b->vram) && put(o, "driver", (double)b->driver) &&
-           put(o, "compute", (double)b->compute) && put(o, "kv", (double)b->states) &&
-           put(o, "temporary", (double)b->temp) && put(o, "resident", (double)b->resident) &&
-           put(o, "spare", (double)b->spare);
+    return o && atsi_json_put(o, "vram", (double)b->vram) && atsi_json_put(o, "driver", (double)b->driver) &&
+           atsi_json_put(o, "compute", (double)b->compute) && atsi_json_put(o, "kv", (double)b->states) &&
+           atsi_json_put(o, "temporary", (double)b->temp) && atsi_json_put(o, "resident", (double)b->resident) &&
+           atsi_json_put(o, "spare", (double)b->spare);
 }
 
 static bool put_decode(cJSON *root, const struct atsi_decode_forecast *d) {
     cJSON *o = d->best_us > 0 ? cJSON_AddObjectToObject(root, "decode_round") : NULL;
     return d->best_us <= 0 ||
-           (o && put(o, "static_us", d->static_us) && put(o, "streams_us", d->streams_us) &&
-            (!isfinite(d->shares_us) || put(o, "shares_us", d->shares_us)) && put(o, "gpu_us", d->terms.gpu_us) &&
-            put(o, "cpu_us", d->terms.cpu_us) && put(o, "link_us", d->terms.link_us) &&
-            put(o, "n_waits", d->terms.n_waits) && put(o, "wait_us", d->handover_us));
+           (o && atsi_json_put(o, "static_us", d->static_us) && atsi_json_put(o, "streams_us", d->streams_us) &&
+            (!isfinite(d->shares_us) || atsi_json_put(o, "shares_us", d->shares_us)) &&
+            atsi_json_put(o, "gpu_us", d->terms.gpu_us) && atsi_json_put(o, "cpu_us", d->terms.cpu_us) &&
+            atsi_json_put(o, "link_us", d->terms.link_us) && atsi_json_put(o, "n_waits", d->terms.n_waits) &&
+            atsi_json_put(o, "wait_us", d->handover_us));
 }
 
 static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
@@ -107,10 +104,10 @@ static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
     for (uint32_t i = 0; good && i < placement->n_chunks; i++) {
         const struct atsi_chunk_option *c = &placement->chunks[i];
         cJSON *o = cJSON_CreateObject();
-        good = o && cJSON_AddItemToArray(list, o) && put(o, "chunk", c->chunk) &&
-               cJSON_AddBoolToObject(o, "fits", c->fits) && (!c->fits || put(o, "decode_us", c->decode_us)) &&
-               (!c->fits || put(o, "prefill_us", c->prefill_us)) &&
-               (!c->fits || put(o, "objective_us", c->objective_us));
+        good = o && cJSON_AddItemToArray(list, o) && atsi_json_put(o, "chunk", c->chunk) &&
+               cJSON_AddBoolToObject(o, "fits", c->fits) && (!c->fits || atsi_json_put(o, "decode_us", c->decode_us)) &&
+               (!c->fits || atsi_json_put(o, "prefill_us", c->prefill_us)) &&
+               (!c->fits || atsi_json_put(o, "objective_us", c->objective_us));
     }
     return good;
 }
@@ -168,11 +165,14 @@ static bool put_units(cJSON *root, const struct atsi_plan *plan, const struct at
         cJSON *o = cJSON_CreateObject();
         good = o && cJSON_AddItemToArray(list, o) && cJSON_AddStringToObject(o, "name", u->name) &&
                cJSON_AddStringToObject(o, "side", side_words[u->backend]) &&
-               put(o, "gpu_bytes", (double)atsi_budget_unit(plan, u)) && put(o, "decode_cpu_us", d->cpu_us) &&
-               put(o, "decode_gpu_us", d->gpu_us) && put(o, "decode_switch_us", d->switch_us) &&
-               put(o, "decode_transfer_us", d->transfer_us) && put(o, "prefill_cpu_us", p->cpu_us) &&
-               put(o, "prefill_gpu_us", p->gpu_us) && put(o, "prefill_switch_us", p->switch_us) &&
-               put(o, "prefill_transfer_us", p->transfer_us) && put(o, "value_us", value_of(plan, prices, i));
+               atsi_json_put(o, "gpu_bytes", (double)atsi_budget_unit(plan, u)) &&
+               atsi_json_put(o, "decode_cpu_us", d->cpu_us) && atsi_json_put(o, "decode_gpu_us", d->gpu_us) &&
+               atsi_json_put(o, "decode_switch_us", d->switch_us) &&
+               atsi_json_put(o, "decode_transfer_us", d->transfer_us) &&
+               atsi_json_put(o, "prefill_cpu_us", p->cpu_us) && atsi_json_put(o, "prefill_gpu_us", p->gpu_us) &&
+               atsi_json_put(o, "prefill_switch_us", p->switch_us) &&
+               atsi_json_put(o, "prefill_transfer_us", p->transfer_us) &&
+               atsi_json_put(o, "value_us", value_of(plan, prices, i));
     }
     return good;
 }
@@ -213,7 +213,8 @@ static bool put_baselines(cJSON *root, const struct baselines *b) {
     bool good = o != NULL;
     for (int i = 0; good && i < N_BASELINES; i++) {
         cJSON *one = cJSON_AddObjectToObject(o, baseline_words[i]);
-        good = one && put(one, "decode_us", b->decode_us[i]) && put(one, "prefill_us", b->prefill_us[i]);
+        good = one && atsi_json_put(one, "decode_us", b->decode_us[i]) &&
+               atsi_json_put(one, "prefill_us", b->prefill_us[i]);
     }
     return good;
 }
@@ -258,10 +259,12 @@ static void print_routing(FILE *out, const struct explained *e) {
 static bool put_routing(cJSON *root, const struct explained *e) {
     const struct atsi_hot_experts *h = &e->hot;
     cJSON *o = e->routing ? cJSON_AddObjectToObject(root, "routing") : NULL;
-    return !e->routing || (o && put(o, "eighth_share", h->eighth_share) && put(o, "reused_share", h->reused_share) &&
-                           put(o, "chunk_share", h->chunk_share) &&
-                           put(o, "resident_bytes", (double)h->resident_bytes) && put(o, "host_bytes", h->host_bytes) &&
-                           put(o, "hot_host_bytes", h->hot_host_bytes) && put(o, "saved_us", h->saved_us));
+    return !e->routing ||
+           (o && atsi_json_put(o, "eighth_share", h->eighth_share) &&
+            atsi_json_put(o, "reused_share", h->reused_share) && atsi_json_put(o, "chunk_share", h->chunk_share) &&
+            atsi_json_put(o, "resident_bytes", (double)h->resident_bytes) &&
+            atsi_json_put(o, "host_bytes", h->host_bytes) && atsi_json_put(o, "hot_host_bytes", h->hot_host_bytes) &&
+            atsi_json_put(o, "saved_us", h->saved_us));
 }
 
 static const char *const method_words[] = {"undivided", "partition", "layers"};
@@ -269,12 +272,13 @@ static const char *const method_words[] = {"undivided", "partition", "layers"};
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;
     return cJSON_AddStringToObject(root, "device", e->plan->device) && put_budget(root, &p->budget) &&
-           put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) && put_decode(root, &p->decode) &&
-           cJSON_AddStringToObject(root, "method", method_words[p->method]) && put(root, "decode_us", p->decode_us) &&
-           put(root, "prefill_us", p->prefill_us) && put(root, "decode_static_us", p->decode_static_us) &&
-           put(root, "prefill_static_us", p->prefill_static_us) && put(root, "gap", e->plan->certificate.gap) &&
-           put(root, "n_estimated", p->n_estimated) &&
-           (!e->fits || put(root, "decode_us_with_1_gib_more", e->more.decode_us)) && put_routing(root, e) &&
+           atsi_json_put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) && put_decode(root, &p->decode) &&
+           cJSON_AddStringToObject(root, "method", method_words[p->method]) &&
+           atsi_json_put(root, "decode_us", p->decode_us) && atsi_json_put(root, "prefill_us", p->prefill_us) &&
+           atsi_json_put(root, "decode_static_us", p->decode_static_us) &&
+           atsi_json_put(root, "prefill_static_us", p->prefill_static_us) &&
+           atsi_json_put(root, "gap", e->plan->certificate.gap) && atsi_json_put(root, "n_estimated", p->n_estimated) &&
+           (!e->fits || atsi_json_put(root, "decode_us_with_1_gib_more", e->more.decode_us)) && put_routing(root, e) &&
            put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
 }
 

@@ -1,9 +1,9 @@
 #include "planner/what_if.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/json.h"
 #include "formats/base/size.h"
 
 // The plan with room for a placement and times of its own; everything else is shared with `from` and stays with it.
@@ -69,15 +69,11 @@ struct table {
     bool good;   // no JSON item failed
 };
 
-static bool put(cJSON *object, const char *field, double value) {
-    return cJSON_AddNumberToObject(object, field, value) != NULL;
-}
-
 static void add_json_row(struct table *t, uint64_t vram, uint32_t n_ctx, bool fits, const struct atsi_placement *p) {
     cJSON *o = cJSON_CreateObject();
-    t->good = t->good && o && cJSON_AddItemToArray(t->rows, o) && put(o, "vram_bytes", (double)vram) &&
-              put(o, "n_ctx", n_ctx) && cJSON_AddBoolToObject(o, "fits", fits) &&
-              (!fits || (put(o, "decode_us", p->decode_us) && put(o, "prefill_us", p->prefill_us)));
+    t->good = t->good && o && cJSON_AddItemToArray(t->rows, o) && atsi_json_put(o, "vram_bytes", (double)vram) &&
+              atsi_json_put(o, "n_ctx", n_ctx) && cJSON_AddBoolToObject(o, "fits", fits) &&
+              (!fits || (atsi_json_put(o, "decode_us", p->decode_us) && atsi_json_put(o, "prefill_us", p->prefill_us)));
 }
 
 static void print_row(struct table *t, uint64_t vram, uint32_t n_ctx, bool fits, const struct atsi_placement *p) {

@@ -51,4 +51,9 @@ enum atsi_status atsi_json_get_object(const cJSON *object, const char *field, co
 enum atsi_status atsi_json_get_word(const cJSON *object, const char *field, const char *const *words, size_t n_words,
                                     size_t *out, struct atsi_error *err);
 
+// Adds a number to an object. False when there is no memory.
+static inline bool atsi_json_put(cJSON *object, const char *field, double value) {
+    return cJSON_AddNumberToObject(object, field, value) != NULL;
+}
+
 #endif
