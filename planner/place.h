@@ -27,9 +27,8 @@ struct atsi_place_options {
     double prefill_weight; // 0..1: weight of prefill time in what is minimised, the rest is decode time
     const struct atsi_pin *pins;
     uint32_t n_pins;
-    const struct atsi_device
-        *device;            // whose kernels' scratch memory counts; NULL: an estimate, for a device that is elsewhere
-    double certify_seconds; // most that the cross-check by GLPK may take; 0: none
+    const struct atsi_device *device; // as for atsi_budget_base
+    double certify_seconds;           // most that the cross-check by GLPK may take; 0: none
 };
 
 enum atsi_place_method {

@@ -9,7 +9,7 @@ enum {
 
 struct atsi_routing {
     struct atsi_routing_stats stats;
-    uint32_t n_ops, n_tokens_max, n_used_max;
+    uint32_t n_tokens_max, n_used_max;
     uint32_t *router_of_op; // [n_ops] index into stats.layers, or NO_ROUTER
     struct atsi_device *device;
     int32_t *ids, *ids_dev; // [n_layers][n_tokens_max][n_used_max] of the round at hand; and its device address
@@ -56,7 +56,7 @@ enum atsi_status atsi_routing_create(const struct atsi_program *p, uint32_t n_to
     struct atsi_routing *r = calloc(1, sizeof *r);
     *out = NULL;
     if (!r) return atsi_fail(err, ATSI_FAILED, "out of memory for routing statistics");
-    *r = (struct atsi_routing){.n_ops = p->n_ops, .n_tokens_max = n_tokens_max, .n_used_max = 1, .device = device};
+    *r = (struct atsi_routing){.n_tokens_max = n_tokens_max, .n_used_max = 1, .device = device};
     enum atsi_status status = open_routing(r, p, err);
     if (status == ATSI_OK)
         *out = r;

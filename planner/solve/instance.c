@@ -5,6 +5,13 @@
 #include <string.h>
 
 #include "planner/solve/instance_fields.h"
+#include "planner/solve/solve.h"
+
+struct instance_file {
+    struct atsi_solve_instance instance;
+    struct atsi_solve_unit *units; // owned
+    bool partition;                // the policy of Algorithm 1 is asked for ("moe")
+};
 
 static enum atsi_status read_unit(const cJSON *object, size_t i, void *out, struct atsi_error *err) {
     struct atsi_solve_unit *unit = out;
@@ -18,7 +25,7 @@ static enum atsi_status read_unit(const cJSON *object, size_t i, void *out, stru
 
 static enum atsi_status read_tree(const cJSON *tree, void *out, struct atsi_error *err) {
     static const char *const policies[] = {"none", "partition"};
-    struct atsi_solve_file *file = out;
+    struct instance_file *file = out;
     struct atsi_solve_instance *inst = &file->instance;
     size_t policy = 0;
     void *units = NULL;
@@ -32,16 +39,6 @@ static enum atsi_status read_tree(const cJSON *tree, void *out, struct atsi_erro
     enum atsi_status status = atsi_instance_units(tree, sizeof *file->units, read_unit, &units, &inst->n_units, err);
     inst->units = file->units = units;
     return status;
-}
-
-enum atsi_status atsi_solve_file_read(const char *path, struct atsi_solve_file *file, struct atsi_error *err) {
-    *file = (struct atsi_solve_file){0};
-    return atsi_instance_read_file(path, read_tree, file, err);
-}
-
-void atsi_solve_file_free(struct atsi_solve_file *file) {
-    free(file->units);
-    *file = (struct atsi_solve_file){0};
 }
 
 static void print_placement(const uint8_t *placement, size_t n, FILE *out) {
@@ -71,7 +68,7 @@ static void print_result(const struct atsi_solve_instance *inst, const uint8_t *
     fprintf(out, ",\"seconds\":{\"dp\":%.6f,\"milp\":%.6f}}\n", result->dp_seconds, result->milp.seconds);
 }
 
-static enum atsi_status solve_and_print(struct atsi_solve_file *file, FILE *out, struct atsi_error *err) {
+static enum atsi_status solve_and_print(struct instance_file *file, FILE *out, struct atsi_error *err) {
     uint8_t placement[ATSI_INSTANCE_UNITS_MAX];
     struct atsi_solve_result result;
     if (file->partition)
@@ -82,9 +79,9 @@ static enum atsi_status solve_and_print(struct atsi_solve_file *file, FILE *out,
 }
 
 enum atsi_status atsi_solve_file(const char *path, FILE *out, struct atsi_error *err) {
-    struct atsi_solve_file file;
-    enum atsi_status status = atsi_solve_file_read(path, &file, err);
+    struct instance_file file = {0};
+    enum atsi_status status = atsi_instance_read_file(path, read_tree, &file, err);
     if (status == ATSI_OK) status = solve_and_print(&file, out, err);
-    atsi_solve_file_free(&file);
+    free(file.units);
     return status;
 }

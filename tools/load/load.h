@@ -34,7 +34,7 @@ struct load_result {
     uint64_t vram_bytes;
 };
 
-// One period's end as an absolute time of the monotonic clock.
+// Until atsi_clock_us() would say time_us; at once when that is past.
 void load_sleep_until_us(double time_us);
 
 // Threads for arithmetic and for memory, whichever the params ask for. *params and *stop outlive the load. With memory_share
@@ -42,7 +42,7 @@ void load_sleep_until_us(double time_us);
 struct load_cpu;
 enum atsi_status load_cpu_start(struct load_cpu **out, const struct load_params *params, const atomic_bool *stop,
                                 struct atsi_error *err);
-// Joins (*stop is set), writes the result's first line, frees. NULL is fine.
+// Joins (*stop is set), writes cpu_share and memory_gb_s, frees. NULL is fine.
 void load_cpu_finish(struct load_cpu *load, struct load_result *result);
 
 // The first card: kernels, copies, memory, whichever the params ask for. ATSI_FAILED when there is no driver or no card. The driver's
@@ -50,6 +50,7 @@ void load_cpu_finish(struct load_cpu *load, struct load_result *result);
 struct load_gpu;
 enum atsi_status load_gpu_start(struct load_gpu **out, const struct load_params *params, const atomic_bool *stop,
                                 struct atsi_error *err);
+// Joins (*stop is set), writes the other results, frees. NULL is fine.
 void load_gpu_finish(struct load_gpu *load, struct load_result *result);
 bool load_needs_gpu(const struct load_params *params);
 
