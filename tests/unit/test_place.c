@@ -18,11 +18,11 @@ struct fixture {
     struct atsi_device_profile profile;
 };
 
-static void set_up(struct fixture *f, const char *arch) {
+static void set_up(struct fixture *f, const char *arch, const char *without) {
     struct gguf_builder g;
     struct atsi_error err;
     memset(f, 0, sizeof *f);
-    tiny_model(&g, arch, NULL);
+    tiny_model(&g, arch, &(struct tiny_change){.drop_tensor = without});
     f->file = gb_finish(&g);
     gb_free(&g);
     check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
@@ -52,7 +52,7 @@ static const struct atsi_op *first_of(const struct atsi_plan *plan, enum atsi_op
 static void test_work_of_operations(void **state) {
     (void)state;
     struct fixture f;
-    set_up(&f, "qwen3moe");
+    set_up(&f, "qwen3moe", NULL);
     struct atsi_work w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_DECODE);
     assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
     w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_PREFILL); // the chunk is the context: 512
@@ -94,7 +94,7 @@ static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
         struct atsi_error err;
         struct atsi_placement p;
         double last = INFINITY;
-        set_up(&f, archs[a]);
+        set_up(&f, archs[a], NULL);
         uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
         for (uint64_t extra = 0; extra <= 64; extra += 8) {
             struct atsi_place_options o = options_of(least + (extra << 20));
@@ -114,13 +114,57 @@ static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
     }
 }
 
+// Weights on the card, tensor by tensor: small ones, and what an operation of a unit there reads; each once.
+static uint64_t count_resident(const struct atsi_program *p) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        bool there = p->tensors[t].size_bytes <= 256 << 10;
+        for (uint32_t u = 0; u < p->n_units; u++)
+            for (uint32_t i = 0; p->units[u].backend == ATSI_GPU && i < p->units[u].n_ops; i++)
+                for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++)
+                    there |= p->ops[p->units[u].first_op + i].tensor[k] == (int32_t)t;
+        if (there) bytes += (p->tensors[t].size_bytes + 255) / 256 * 256;
+    }
+    return bytes;
+}
+
+// Of models whose weights do not all fit, one of them with one matrix for embedding and head.
+static void test_resident_weights_are_what_is_placed(void **state) {
+    (void)state;
+    static const struct { const char *arch, *without; } models[] = {{"qwen3moe", NULL}, {"qwen3", "output.weight"}};
+    for (unsigned a = 0; a < sizeof models / sizeof *models; a++) {
+        struct fixture f;
+        struct atsi_error err;
+        struct atsi_placement p;
+        bool divided = false, whole = false;
+        set_up(&f, models[a].arch, models[a].without);
+        for (uint32_t i = 0; i < f.plan.program.n_tensors; i++)
+            if (f.plan.program.tensors[i].ne[1] > 1) // a matrix
+                f.plan.program.tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES + 100 * i;
+        uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+        for (uint64_t extra = 1; extra <= 64; extra *= 2) {
+            struct atsi_place_options o = options_of(least + (extra << 20));
+            check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+            assert_int_equal(p.budget.resident, count_resident(&f.plan.program));
+            assert_true(p.budget.driver + p.budget.compute + p.budget.temp + p.budget.states + p.budget.resident <=
+                        o.vram_bytes);
+            uint32_t n_gpu = 0, n = f.plan.program.n_units;
+            for (uint32_t i = 0; i < n; i++) n_gpu += f.plan.program.units[i].backend == ATSI_GPU;
+            divided |= n_gpu > 0 && n_gpu < n;
+            whole |= n_gpu == n;
+        }
+        assert_true(divided && whole);
+        tear_down(&f);
+    }
+}
+
 static void test_too_small_a_budget_names_the_smallest(void **state) {
     (void)state;
     struct fixture f;
     struct atsi_error err = {0};
     struct atsi_placement p;
     char least[32];
-    set_up(&f, "llama");
+    set_up(&f, "llama", NULL);
     uint64_t least_vram = atsi_budget_least(&f.plan, &f.profile, NULL);
     snprintf(least, sizeof least, "(%lluM", (unsigned long long)(least_vram >> 20));
     struct atsi_place_options o = options_of(least_vram - 1);
@@ -135,7 +179,7 @@ static void test_pins(void **state) {
     struct fixture f;
     struct atsi_error err = {0};
     struct atsi_placement p;
-    set_up(&f, "qwen3moe");
+    set_up(&f, "qwen3moe", NULL);
     struct atsi_pin pins[] = {{"ffn_.*_exps", ATSI_CPU}, {"^output$", ATSI_GPU}};
     struct atsi_place_options o = options_of(atsi_budget_least(&f.plan, &f.profile, NULL) + (64 << 20));
     o.pins = pins;
@@ -165,7 +209,7 @@ static void test_types_without_gpu_kernels(void **state) {
     struct fixture f;
     struct atsi_error err = {0};
     struct atsi_placement p;
-    set_up(&f, "llama");
+    set_up(&f, "llama", NULL);
     struct atsi_unit *unit = &f.plan.program.units[0];
     assert_int_equal(unit->kind, ATSI_UNIT_EMBED);
     f.plan.program.tensors[f.plan.program.ops[unit->first_op].tensor[0]].dtype = ATSI_IQ2_XXS; // plain, and no float
@@ -199,7 +243,7 @@ static void test_the_chunk_is_chosen(void **state) {
     struct fixture f;
     struct atsi_error err;
     struct atsi_placement p, alone;
-    set_up(&f, "qwen3moe");
+    set_up(&f, "qwen3moe", NULL);
     plan_again(&f, 512);
     uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
     f.profile.to_device.fixed_us = 500; // streaming pays once a chunk
@@ -246,7 +290,7 @@ static void test_shares_are_predicted(void **state) {
     assert_true(fabs(share * 2 * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);
     assert_true(atsi_share_of(&contention, &(struct atsi_schedule_unit){.t_cpu_us = 0}, 1) == 0);
 
-    set_up(&f, "qwen3moe");
+    set_up(&f, "qwen3moe", NULL);
     struct atsi_pin pin = {"ffn_.*_exps", ATSI_CPU};
     struct atsi_place_options o = options_of(f.profile.gpu_bytes);
     o.pins = &pin;
@@ -272,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_work_of_operations),
         cmocka_unit_test(test_active_experts),
         cmocka_unit_test(test_the_budget_adds_up_and_more_is_never_slower),
+        cmocka_unit_test(test_resident_weights_are_what_is_placed),
         cmocka_unit_test(test_too_small_a_budget_names_the_smallest),
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_types_without_gpu_kernels),
