@@ -35,12 +35,9 @@ static uint64_t unit_state_bytes(const struct atsi_plan *plan, const struct atsi
 // need not move them.
 static uint64_t unit_weight_bytes(const struct atsi_plan *plan, const struct atsi_unit *u) {
     uint64_t bytes = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        for (int k = 0; k < ATSI_OP_MAX_TENSORS; k++) {
-            int32_t t = plan->program.ops[i].tensor[k];
-            if (t != ATSI_NONE && !atsi_tensor_is_small(&plan->program.tensors[t]))
-                bytes += atsi_aligned(plan->program.tensors[t].size_bytes);
-        }
+    uint32_t cursor = 0, tensor;
+    while (atsi_unit_next_big_tensor(&plan->program, u, &cursor, &tensor))
+        bytes += atsi_aligned(plan->program.tensors[tensor].size_bytes);
     return bytes;
 }
 

@@ -236,8 +236,9 @@ static bool parts_are_independent(const struct atsi_program *p, const struct sha
 static bool can_share(const struct atsi_program *p, uint32_t i_unit, struct sharing *s) {
     const struct atsi_unit *u = &p->units[i_unit];
     if (u->kind != ATSI_UNIT_MATRIX && u->kind != ATSI_UNIT_EXPERTS) return false;
+    if (atsi_unit_has_state(p, u)) return false;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].state != ATSI_NONE || p->ops[i].kind == ATSI_OP_SELECT) return false;
+        if (p->ops[i].kind == ATSI_OP_SELECT) return false;
     return find_sharing(p, u, s) && parts_are_independent(p, s);
 }
 
