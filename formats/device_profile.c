@@ -87,6 +87,10 @@ static enum atsi_status read_contention(const cJSON *link, struct atsi_contentio
     if (atsi_json_get_double(item, "cpu_beside_link", 1, 100, &out->cpu_beside_link, err) ||
         atsi_json_get_double(item, "link_in_place", 1, 100, &out->link_in_place, err))
         return atsi_fail_prefix(err, "contention");
+    out->link_beside_cpu = out->link_in_place;
+    if (cJSON_GetObjectItemCaseSensitive(item, "link_beside_cpu") &&
+        atsi_json_get_double(item, "link_beside_cpu", 1, 100, &out->link_beside_cpu, err))
+        return atsi_fail_prefix(err, "contention");
     return ATSI_OK;
 }
 
@@ -257,7 +261,8 @@ static bool put_direction(cJSON *link, const char *field, const struct atsi_prof
 static bool put_contention(cJSON *link, const struct atsi_contention *c) {
     cJSON *item = cJSON_AddObjectToObject(link, "contention");
     return item && atsi_json_put(item, "cpu_beside_link", c->cpu_beside_link) &&
-           atsi_json_put(item, "link_in_place", c->link_in_place);
+           atsi_json_put(item, "link_in_place", c->link_in_place) &&
+           atsi_json_put(item, "link_beside_cpu", c->link_beside_cpu);
 }
 
 static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {

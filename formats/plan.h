@@ -40,9 +40,10 @@ struct atsi_unit_times {
 struct atsi_contention {
     double cpu_beside_link; // of CPU units, while the link moves weights
     double link_in_place;   // of weights that kernels read in place, beside a working CPU, against copies
+    double link_beside_cpu; // of copies beside a working CPU; files of earlier versions lack it: as link_in_place
 };
 // What was measured on the machine of docs/performance.md: the CPU keeps 78 of 92 GB/s, the link 51 of 55.
-#define ATSI_CONTENTION_DEFAULT ((struct atsi_contention){92.0 / 78.0, 55.0 / 51.0})
+#define ATSI_CONTENTION_DEFAULT ((struct atsi_contention){92.0 / 78.0, 55.0 / 51.0, 55.0 / 51.0})
 
 struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
     char milp_status[16];

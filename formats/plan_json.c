@@ -300,16 +300,20 @@ static enum atsi_status check_limits(const struct atsi_plan *plan, struct atsi_e
     return ATSI_OK;
 }
 
+static bool is_factor(double x) { return x >= 1 && x <= 100; }
+
 // Neither plans for the CPU alone nor those of earlier versions have any.
 static enum atsi_status read_contention(const cJSON *root, struct atsi_contention *out, struct atsi_error *err) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "contention");
     *out = ATSI_CONTENTION_DEFAULT;
-    if (!cJSON_GetObjectItemCaseSensitive(root, "contention")) return ATSI_OK;
-    ATSI_TRY(read_object(root, "contention", contention_fields, COUNT_OF(contention_fields), out, err));
-    if (out->cpu_beside_link >= 1 && out->cpu_beside_link <= 100 && out->link_in_place >= 1 &&
-        out->link_in_place <= 100)
+    if (!item) return ATSI_OK;
+    bool complete = cJSON_GetObjectItemCaseSensitive(item, "link_beside_cpu") != NULL;
+    ATSI_TRY(read_object(root, "contention", contention_fields, COUNT_OF(contention_fields) - !complete, out, err));
+    if (!complete) out->link_beside_cpu = out->link_in_place;
+    if (is_factor(out->cpu_beside_link) && is_factor(out->link_in_place) && is_factor(out->link_beside_cpu))
         return ATSI_OK;
-    return atsi_fail(err, ATSI_BAD_INPUT, "manifest: contention: factors %g and %g, must be from 1 to 100",
-                     out->cpu_beside_link, out->link_in_place);
+    return atsi_fail(err, ATSI_BAD_INPUT, "manifest: contention: factors %g, %g and %g, must be from 1 to 100",
+                     out->cpu_beside_link, out->link_in_place, out->link_beside_cpu);
 }
 
 static enum atsi_status read_execution(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err) {

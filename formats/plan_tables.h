@@ -36,8 +36,8 @@ static const struct atsi_field certificate_fields[] = {
     ATSI_FIELD(DOUBLE, atsi_plan_certificate, milp_seconds),
 };
 static const struct atsi_field contention_fields[] = {
-    ATSI_FIELD(DOUBLE, atsi_contention, cpu_beside_link),
-    ATSI_FIELD(DOUBLE, atsi_contention, link_in_place),
+    ATSI_FIELD(DOUBLE, atsi_contention, cpu_beside_link), ATSI_FIELD(DOUBLE, atsi_contention, link_in_place),
+    ATSI_FIELD(DOUBLE, atsi_contention, link_beside_cpu), // the last one: may be absent
 };
 static const struct atsi_field plan_fields[] = {
     ATSI_FIELD(BOOL, atsi_plan, vocab_only),

@@ -19,6 +19,7 @@ struct atsi_bench_side {
     // operation, after what the driver takes of the card has been measured.
     char *arena;
     uint64_t arena_bytes, arena_used;
+    void *mapped; // the arena's host address where atsi_bench_map_weights made it; NULL: it is in the side's own memory
 };
 enum {
     ATSI_BENCH_STAGING_BYTES = 4 << 20
@@ -30,6 +31,9 @@ enum atsi_status atsi_bench_open_cpu(const struct atsi_plan *plan, int n_threads
 // The device (borrowed) is prepared for rounds of the plan.
 enum atsi_status atsi_bench_open_gpu(const struct atsi_plan *plan, struct atsi_device *device,
                                      struct atsi_bench_side *side, struct atsi_error *err);
+// The GPU side's weights and states stand in pinned host memory, from where its kernels read them in place. Before the first operation.
+enum atsi_status atsi_bench_map_weights(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                        struct atsi_error *err);
 void atsi_bench_close(struct atsi_bench_side *side);
 
 // Median microseconds of op `i_op` in a round of n_tokens tokens in the middle of the planned context, and

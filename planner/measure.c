@@ -199,8 +199,11 @@ static enum atsi_status measure_sides(struct measuring *m, struct items *cpu, st
     list_items(m->plan, m->profile, ATSI_CPU, m->largest.limits.chunk, cpu);
     if (m->options->device) list_items(m->plan, m->profile, ATSI_GPU, m->largest.limits.chunk, gpu);
     m->total = cpu->n + gpu->n;
+    bool is_new = m->options->device && m->profile->to_device.bytes_per_us <= 0;
     ATSI_TRY(measure_side(m, ATSI_GPU, gpu, err));
-    return measure_side(m, ATSI_CPU, cpu, err);
+    ATSI_TRY(measure_side(m, ATSI_CPU, cpu, err));
+    if (!is_new) return ATSI_OK;
+    return atsi_measure_contention(m->plan, m->options->n_threads, m->options->device, m->profile, err);
 }
 
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,

@@ -36,4 +36,9 @@ enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_me
 enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile,
                                    struct atsi_error *err);
 
+// How much slower the CPU, copies and reading in place are at the same time than alone (formats/plan.h), with the largest matrix of the plan
+// that can be promoted; without one *profile stays. Afterwards: the matrix has a point on the GPU, if there was time for one.
+enum atsi_status atsi_measure_contention(const struct atsi_plan *plan, int n_threads, struct atsi_device *device,
+                                         struct atsi_device_profile *profile, struct atsi_error *err);
+
 #endif

@@ -13,7 +13,8 @@ enum atsi_status atsi_forecast_round(const struct atsi_plan *plan, enum atsi_pha
                                      struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
     bool contended = phase == ATSI_DECODE && policy != ATSI_POLICY_NONE;
-    struct atsi_scales scales = {contended ? plan->contention.cpu_beside_link : 1, 1, 1};
+    struct atsi_scales scales = {1, 1, 1};
+    if (contended) scales = atsi_scales_contended(plan, &scales);
     *out = (struct atsi_forecast){.units = calloc(n, sizeof *out->units)};
     if (!out->units) return atsi_fail(err, ATSI_FAILED, "out of memory while predicting");
     atsi_round_units(plan, phase == ATSI_DECODE ? 1 : plan->limits.chunk, temp_bytes, &scales, out->units);

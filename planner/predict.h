@@ -15,7 +15,7 @@ struct atsi_forecast {
 };
 
 // A round of the plan's placement under its times, with dynamic transfer as `policy` decides it, through a region of temp_bytes. Decode
-// rounds that stream do so beside a CPU that is slower for it (plan->contention). Free with atsi_forecast_free whether it succeeds
+// rounds that stream do so beside the CPU, and both are slower for it (plan->contention). Free with atsi_forecast_free whether it succeeds
 // or not.
 enum atsi_status atsi_forecast_round(const struct atsi_plan *plan, enum atsi_phase phase,
                                      enum atsi_schedule_policy policy, uint64_t temp_bytes, struct atsi_forecast *out,

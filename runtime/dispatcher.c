@@ -117,11 +117,14 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
     return false;
 }
 
-// The round as the plan has it, but for where units are now. What cannot travel does not fit the temporary region.
-static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
-                       const struct atsi_unit_factors *factors) {
+// The round as the plan has it, but for where units are now. What cannot travel does not fit the temporary region. Rounds of one token
+// that stream do so beside the CPU; shares are divided with that in mind (shares.h).
+static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
+                       const struct atsi_scales *scales, const struct atsi_unit_factors *factors) {
     uint64_t temp_bytes = d->plan->limits.temp_bytes;
-    atsi_round_units(d->plan, n_tokens, temp_bytes, scales, d->units);
+    struct atsi_scales contended = atsi_scales_contended(d->plan, scales);
+    atsi_round_units(d->plan, n_tokens, temp_bytes, n_tokens == 1 && use == ATSI_LINK_STREAMS ? &contended : scales,
+                     d->units);
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         d->units[u].home = d->homes[u];
         if (factors) d->units[u].t_cpu_us *= factors[u].cpu;
@@ -151,7 +154,7 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     stay_home(d);
     if (d->scheduler) {
         struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
-        list_units(d, n_tokens, scales, n_tokens == 1 ? factors : NULL);
+        list_units(d, n_tokens, use, scales, n_tokens == 1 ? factors : NULL);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
             share(d, factors);
         else

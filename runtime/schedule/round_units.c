@@ -27,6 +27,11 @@ static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t
     return t;
 }
 
+struct atsi_scales atsi_scales_contended(const struct atsi_plan *plan, const struct atsi_scales *s) {
+    const struct atsi_contention *c = &plan->contention;
+    return (struct atsi_scales){s->cpu * c->cpu_beside_link, s->gpu, s->link * c->link_beside_cpu};
+}
+
 void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes,
                       const struct atsi_scales *scales, struct atsi_schedule_unit *units) {
     static const struct atsi_scales as_profiled = {1, 1, 1};

@@ -33,8 +33,8 @@ struct builder {
     const struct atsi_script *script;
     const struct atsi_schedule_unit *units;
     uint32_t n_tokens;
-    double beside_link, in_place; // how much slower both sides are for sharing the host's memory
-    bool waits_for_transfer;      // the steps at hand read what an AWAIT brought
+    double beside_link, in_place, beside_cpu; // how much slower both sides are for sharing the host's memory
+    bool waits_for_transfer;                  // the steps at hand read what an AWAIT brought
     struct atsi_script_cost *out;
 };
 
@@ -67,7 +67,7 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
         if (b->script->actions[i].kind == ATSI_ACTION_GPU) {
             uint32_t op = b->script->steps[b->script->actions[i].first].op;
             uint32_t u = atsi_program_unit_of(&b->plan->program, op);
-            b->out->splits[i_action].link_us = (float)b->units[u].transfer_us;
+            b->out->splits[i_action].link_us = (float)(b->units[u].transfer_us * b->beside_cpu);
             b->out->link_bytes +=
                 (double)atsi_transfer_bytes(&b->plan->program, &b->plan->program.units[u], b->n_tokens);
             return;
@@ -118,6 +118,7 @@ enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const stru
                         .n_tokens = n_tokens,
                         .beside_link = contended ? plan->contention.cpu_beside_link : 1,
                         .in_place = plan->contention.link_in_place,
+                        .beside_cpu = n_tokens == 1 ? plan->contention.link_beside_cpu : 1,
                         .out = out};
     add_actions(&b);
     out->handover_us = mean_switch_us(&b);

@@ -115,6 +115,15 @@ static void check_link(const struct atsi_profile_link *link, double bytes_per_us
                  link->bytes_per_us, quiet_us);
 }
 
+// Measured, not the default; on a crowded machine nothing more can be said.
+static void check_contention(const struct atsi_contention *c) {
+    const struct atsi_contention none = ATSI_CONTENTION_DEFAULT;
+    assert_true(memcmp(c, &none, sizeof none) != 0);
+    assert_true(c->cpu_beside_link >= 1 && c->cpu_beside_link <= 10);
+    assert_true(c->link_beside_cpu >= 1 && c->link_beside_cpu <= 10);
+    assert_true(c->link_in_place >= 1 && c->link_in_place <= 10);
+}
+
 static void test_a_device_and_its_link(void **state) {
     (void)state;
     struct fixture f;
@@ -134,6 +143,7 @@ static void test_a_device_and_its_link(void **state) {
     check_link(&profile.to_device, params.h2d_bytes_per_us);
     check_link(&profile.to_host, params.d2h_bytes_per_us);
     assert_true(profile.switch_us > 0);
+    check_contention(&profile.contention);
     device->ops->close(device);
     atsi_device_profile_free(&profile);
     tear_down(&f);

@@ -282,7 +282,7 @@ static void test_shares_are_predicted(void **state) {
     struct fixture f;
     struct atsi_error err;
     struct atsi_placement p;
-    struct atsi_contention contention = {1.25, 1.5};
+    struct atsi_contention contention = {1.25, 1.5, 1.1};
     struct atsi_schedule_unit unit = {.t_cpu_us = 80, .t_gpu_us = 10, .transfer_us = 60};
     double share = atsi_share_of(&contention, &unit, 1);
     assert_true(fabs(share * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);

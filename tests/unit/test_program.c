@@ -170,7 +170,7 @@ static void manifest_round_trip_is_exact(void **state) {
     plan.model.gguf_hash = 0xFEDCBA9876543210u;
     plan.chat_template = strdup("{{ \"x\" }}\n\xF0\x9F\x98\x80");
     plan.notes = strdup("made by a test");
-    plan.contention = (struct atsi_contention){1.25, 1.5};
+    plan.contention = (struct atsi_contention){1.25, 1.5, 1.1};
     plan.decode_times = calloc(plan.program.n_units, sizeof *plan.decode_times);
     plan.decode_times[3].gpu_us = 0.1f;
     assert_int_equal(atsi_plan_to_json(&plan, &json, &size, &err), ATSI_OK);

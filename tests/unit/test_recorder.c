@@ -26,7 +26,7 @@ struct round {
 static void open_round(struct round *r) {
     memset(r, 0, sizeof *r);
     test_build_plan(&r->plan);
-    r->plan.contention = (struct atsi_contention){1.25, 1.1};
+    r->plan.contention = (struct atsi_contention){1.25, 1.1, 1.05};
     for (uint32_t u = 0; u < r->plan.program.n_units; u++)
         r->units[u] =
             (struct atsi_schedule_unit){.t_cpu_us = 100 + u, .t_gpu_us = 10, .switch_us = 4, .transfer_us = 80};
