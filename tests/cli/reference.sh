@@ -4,11 +4,14 @@
 # Bounds. float32 files with a float32 cache: 5e-4 at every position (hybrids 1e-3), what float32 sums in another order
 # give. float16 files: rms 1e-2. int8 activations on q8_0, q4_0 and mxfp4 weights: a value is off by at most 1/254 of its
 # block's largest, uniform, so about 0.45 % rms of a typical value each matmul; over the 2 L + 1 residual writes of these
-# models that is 0.02-0.06 of a logit's standard deviation of 2: rms 0.12 is allowed, a missing term costs over 0.2. With routers
-# the median row's 0.2: a near tie that falls the other way changes its row as a whole.
-# gpt-oss on a card: these bounds are observed, not derived (H200, 2026-11-30). f16: one row of 48 falls the other way (rms 0.098,
-# median row 0.003), so the median row has the bound of 0.01 and all rows 0.15, which is two such rows. mxfp4: median row 0.26 where
-# the CPU has 0.17, allowed 0.3; what that is too wide to see is left to the f32 and f16 files.
+# models that is 0.02-0.06 of a logit's standard deviation of 2: rms 0.12 is allowed, a missing term costs over 0.2.
+#
+# A router makes such noise larger without limit: a near tie that falls the other way changes its row and, through attention, later
+# ones. Noise of 1e-7 in the norms of the tiny gpt-oss in mxfp4 (8 seeds) moves the median row's rms between 0.16 and 0.29, noise of
+# 3e-4, what a float16 cache brings on a card, between 0.16 and 0.33. So a file with experts is judged twice: with its own choice
+# by the median row (f16 0.01, gpt-oss mxfp4 0.35, others 0.2), which sees gross faults, and with every expert in use, where nothing
+# is chosen and the bounds above hold for all rows. The reference of the second is the float32 file on the CPU, which the first checks tie to
+# transformers.
 #   REFERENCE_DEVICE=cpu|cuda|sim:…   REFERENCE_PLAN_OPTIONS=…   REFERENCE_MODELS="qwen3 gemma3"
 . "$(dirname "$0")/../support/cli.sh"
 device=${REFERENCE_DEVICE:-cpu}
@@ -22,7 +25,21 @@ plan() { # plan GGUF OPTIONS... -> $work/m.atsp
 run() { "$B/atsi-run" "$work/m.atsp" --device "$device" --temp 0 --quiet "$@"; }
 
 figure() { sed -n "s/.*\\b$1=\\([^ /]*\\).*/\\1/p" <<<"$2"; }
-at_most() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a <= b) }'; }
+
+# within WHAT FIGURE BOUND LINE: the figure in a line of compare_logits is at most BOUND. Its worst value is shown at the end.
+within() {
+    local value
+    value=$(figure "$2" "$4")
+    echo "$1 $2 $value" >>"$work/figures"
+    awk -v a="$value" -v b="$3" 'BEGIN { exit !(a <= b) }' || { echo "$2 over $3: $4"; return 1; }
+}
+
+# worst_figures: one line of everything that was measured of the model $m.
+worst_figures() {
+    awk -v m="$m" '{ k = $1 " " $2; if (!(k in worst)) { order[++n] = k; worst[k] = $3 } else if ($3 + 0 > worst[k] + 0) worst[k] = $3 }
+        END { for (i = 1; i <= n; i++) line = line (i > 1 ? ", " : "") order[i] " " worst[order[i]]; print "# " m ": " line }' "$work/figures"
+    rm -f "$work/figures"
+}
 
 # logits_match JSON LOGITS FIGURE BOUND RUN_OPTIONS...: every prompt of JSON.
 logits_match() {
@@ -35,8 +52,7 @@ logits_match() {
         rows=$(jq ".prompts[$i] | length" "$json")
         run --tokens-in "$work/ids" --logits "$work/logits" -n 0 "$@" || return 1
         line=$("$B/tools/compare_logits" "$reference" "$work/logits" --vocab "$vocab" --skip "$skip" --rows "$rows") || return 1
-        echo "prompt $i: $line"
-        at_most "$(figure "$figure" "$line")" "$bound" || { echo "$figure over $bound"; return 1; }
+        within "$type" "$figure" "$bound" "prompt $i: $line" || return 1
         skip=$((skip + rows))
     done
 }
@@ -63,14 +79,38 @@ same_logits() {
     run --tokens-in "$work/ids" --logits "$work/whole" -n 0 && run --tokens-in "$work/ids" --logits "$work/cut" -n 0 "${@:3}" || return 1
     [ "$device" = cuda ] || { cmp "$work/whole" "$work/cut"; return; }
     line=$("$B/tools/compare_logits" "$work/whole" "$work/cut" --vocab "$vocab") || return 1
-    at_most "$(figure "$1" "$line")" "$2" || { echo "$1 over $2: $line"; return 1; }
+    within "$type-cut" "$1" "$2" "$line"
 }
 
-check_model() {
-    local m=$1 bound=5e-4 margin=0.05 rms=rms rms_bound=0.12 f16_rms=rms vocab
-    case $m in *moe | gptoss | qwen3next) margin=0.1 rms=rms_median rms_bound=0.2 ;; esac
-    case $device:$m in cuda:gptoss) f16_rms=rms_median rms_bound=0.3 ;; esac
-    vocab=$(jq .vocab "$work/$m.json") || { not_ok "$m: jq reads the test data"; return; }
+has_experts() { [[ $1 == *moe || $1 == gptoss || $1 == qwen3next ]]; }
+
+# use_every_expert GGUF: its router chooses all of them. A key is followed by its type, a u32, and the value.
+use_every_expert() {
+    local key=expert_used_count at n
+    at=$(LC_ALL=C grep -abom 1 "$key" "$1" | head -n 1 | cut -d: -f1)
+    n=$("$B/tools/gguf_dump" "$1" | sed -n 's/.*expert_count u32 = //p')
+    if [ -z "$at" ] || [ -z "$n" ]; then echo "no count of experts"; return 1; fi
+    # shellcheck disable=SC2059
+    printf "\\x$(printf %02x "$n")" | dd of="$1" bs=1 seek=$((at + ${#key} + 4)) conv=notrunc status=none
+}
+
+# every_expert GGUF BOUND: its first prompt with every expert in use, against the same in float32 on the CPU.
+every_expert() {
+    local all=$work/every.gguf wide=$work/every.f32.gguf line options
+    cp "$1" "$all" && use_every_expert "$all" && "$B/tools/gguf_widen" "$all" "$wide" &&
+        "$B/atsi-plan" "$wide" --vram 0 --kv-type f32 --quiet -o "$work/every.atsp" || return 1
+    jq -r '.prompts[0] | map(tostring) | join(" ")' "$work/$m.json" >"$work/ids"
+    "$B/atsi-run" "$work/every.atsp" --device cpu --temp 0 --quiet --tokens-in "$work/ids" --logits "$work/every.logits" -n 0 && plan "$all" || return 1
+    for options in "" "--chunk 5"; do
+        # shellcheck disable=SC2086
+        run --tokens-in "$work/ids" --logits "$work/logits" -n 0 $options || return 1
+        line=$("$B/tools/compare_logits" "$work/every.logits" "$work/logits" --vocab "$vocab") || return 1
+        within "$type-every-expert" rms "$2" "$options $line" || return 1
+    done
+}
+
+check_f32() {
+    local type=f32 bound=5e-4
     case $m in qwen3next | qwen35 | qwen35moe) bound=1e-3 ;; esac
     "$B/tools/gguf_widen" "$work/$m.f16.gguf" "$work/$m.f32.gguf" || { not_ok "$m: widened"; return; }
     if ! check "$m f32: planned" plan "$work/$m.f32.gguf" --kv-type f32; then return; fi
@@ -78,20 +118,40 @@ check_model() {
     check "$m f32: greedy tokens" greedy_matches "$work/$m.json"
     check "$m f32: uneven chunks give the same" same_logits max_abs "$bound" --chunk 7
     check "$m f32: token by token gives the same" same_logits max_abs "$bound" --chunk 1
+}
+
+check_f16() {
+    local type=f16 margin=0.05 rms=rms
+    if has_experts "$m"; then margin=0.1 rms=rms_median; fi
     check "$m f16: planned" plan "$work/$m.f16.gguf"
-    check "$m f16: logits $f16_rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" $f16_rms 0.01
-    [ $f16_rms = rms ] || check "$m f16: logits rms within 0.15" logits_match "$work/$m.json" "$work/$m.logits.f32" rms 0.15
+    check "$m f16: logits $rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" $rms 0.01
     check "$m f16: greedy tokens" greedy_matches "$work/$m.json" $margin
+    has_experts "$m" && check "$m f16: every expert in use, logits rms within 0.01" every_expert "$work/$m.f16.gguf" 0.01
+}
+
+check_quantised() { # TYPE
+    local type=$1 rms=rms bound=0.12
+    if has_experts "$m"; then rms=rms_median bound=0.2; fi
+    if [ "$m" = gptoss ]; then bound=0.35; fi
+    check "$m $1: planned" plan "$work/$m.$1.gguf"
+    check "$m $1: logits $rms within $bound" logits_match "$work/$m.$1.json" "$work/$m.$1.logits.f32" $rms $bound
+    check "$m $1: uneven chunks give the same" same_logits $rms $bound --chunk 5
+    has_experts "$m" && check "$m $1: every expert in use, logits rms within 0.12" every_expert "$work/$m.$1.gguf" 0.12
+}
+
+check_model() { # of $m
+    local vocab type
+    vocab=$(jq .vocab "$work/$m.json") || { not_ok "$m: jq reads the test data"; return; }
+    check_f32
+    check_f16
     for type in q8_0 q4_0 mxfp4; do
-        [ -e "$work/$m.$type.gguf" ] || continue
-        check "$m $type: planned" plan "$work/$m.$type.gguf"
-        check "$m $type: logits $rms within $rms_bound" logits_match "$work/$m.$type.json" "$work/$m.$type.logits.f32" $rms $rms_bound
-        check "$m $type: uneven chunks give the same" same_logits $rms "$rms_bound" --chunk 5
+        if [ -e "$work/$m.$type.gguf" ]; then check_quantised $type; fi
     done
+    worst_figures
 }
 
 for m in $models; do
-    if unpack_model "$m" "$work"; then check_model "$m"; else skip "$m" "no test data at $(test_data)/tiny-models"; fi
-    rm -f "$work/$m".*
+    if unpack_model "$m" "$work"; then check_model; else skip "$m" "no test data at $(test_data)/tiny-models"; fi
+    rm -f "$work/$m".* "$work"/every.*
 done
 finish

@@ -5,7 +5,7 @@
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json   MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
 # MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
-# MODELS_RUN_SECONDS: the most that one run may take
+# MODELS_RUN_SECONDS: the most that one run may take   MODELS_KEEP: a folder for the logits of every run and of the reference
 #
 # Bounds. A float32 product on a card is off by 2e-5 of its norm (docs/kernels-cuda.md), so the 2 L + 1 = 9 residual writes of these
 # models by 6e-5, logits of deviation 2 by 1.2e-4, and the largest of 40 x 512 of them, four deviations out, by 5e-4. Two bounds are
@@ -18,7 +18,7 @@ device=${MODELS_DEVICE:-cuda}
 profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
 families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-9b phi-4 qwen3-30b-a3b mixtral-8x7b
     qwen1.5-moe-a2.7b glm4.5-air gpt-oss-20b qwen3.5-27b qwen3-next-80b-a3b qwen3.5-122b-a10b seed-oss-36b
-    ernie-4.5-21b-a3b phi-4-mini minimax-m2}
+    ernie-4.5-0.3b ernie-4.5-21b-a3b phi-4-mini ministral-3-14b minimax-m2}
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1}
 seq 3 42 >"$work/ids"
@@ -48,9 +48,9 @@ run() { timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/plan.atsp" --
 # What the reference kernels say: $d/TYPE.logits, $d/TYPE.greedy.
 make_reference() {
     make_plan "$1" --vram 2G || return 1
-    run --device cpu --isa reference --threads 1 --logits "$d/$1.logits" -n 12 --print-ids >"$d/$1.greedy" && return
-    echo "the reference kernels: exit code $?"
-    return 1
+    run --device cpu --isa reference --threads 1 --logits "$d/$1.logits" -n 12 --print-ids >"$d/$1.greedy" ||
+        { echo "the reference kernels: exit code $?"; return 1; }
+    if [ -n "${MODELS_KEEP:-}" ]; then cp "$d/$1.logits" "$MODELS_KEEP/${d##*/}.reference"; fi
 }
 
 # agrees FAMILY TYPE RUN_OPTIONS...: the device's logits and text of $d/plan.atsp; the worst figure goes to $d/worst.
@@ -64,6 +64,7 @@ agrees() {
         if has_experts "$family"; then name=rms_median bound=0.2; fi
     fi
     run --device "$device" --logits "$d/logits" -n 12 --print-ids "$@" >"$d/greedy" || { echo "exit code $?"; return 1; }
+    if [ -n "${MODELS_KEEP:-}" ]; then cp "$d/logits" "$MODELS_KEEP/$family.$type.$(wc -l 2>/dev/null <"$d/worst" || echo 0)"; fi
     line=$("$B/tools/compare_logits" "$d/$type.logits" "$d/logits" --vocab 512) || return 1
     value=$(sed -n "s/.*\\b$name=\\([^ ]*\\).*/\\1/p" <<<"$line")
     echo "$value $type" >>"$d/worst"
