@@ -222,12 +222,11 @@ static bool put_baselines(cJSON *root, const struct baselines *b) {
 // ---- the whole -----------------------------------------------------------------------------------------------------
 
 static enum atsi_status with_one_gib_more(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
-                                          const struct atsi_place_options *options, bool *fits,
-                                          struct atsi_placement *out, struct atsi_error *err) {
+                                          const struct atsi_place_options *options, struct atsi_elsewhere *out,
+                                          struct atsi_error *err) {
     uint64_t more = options->vram_bytes + (UINT64_C(1) << 30);
-    *fits = false;
     if (more > profile->gpu_bytes) return ATSI_OK;
-    return atsi_place_elsewhere(plan, profile, options, more, plan->limits.n_ctx, fits, out, err);
+    return atsi_place_elsewhere(plan, profile, options, more, plan->limits.n_ctx, out, err);
 }
 
 // What is explained, put together before anything is printed.
@@ -236,8 +235,7 @@ struct explained {
     const struct atsi_placement *placement;
     struct atsi_solve_unit *prices; // [n_units]
     struct baselines baselines;
-    struct atsi_placement more; // with 1 GiB more, if the card has it
-    bool fits;
+    struct atsi_elsewhere more;               // with 1 GiB more; does not fit where the card has no more
     const struct atsi_routing_stats *routing; // NULL: not given
     struct atsi_hot_experts hot;
 };
@@ -278,8 +276,8 @@ static bool put_all(cJSON *root, const struct explained *e) {
            atsi_json_put(root, "decode_static_us", p->decode_static_us) &&
            atsi_json_put(root, "prefill_static_us", p->prefill_static_us) &&
            atsi_json_put(root, "gap", e->plan->certificate.gap) && atsi_json_put(root, "n_estimated", p->n_estimated) &&
-           (!e->fits || atsi_json_put(root, "decode_us_with_1_gib_more", e->more.decode_us)) && put_routing(root, e) &&
-           put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
+           (!e->more.fits || atsi_json_put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
+           put_routing(root, e) && put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
 }
 
 static enum atsi_status print_json(FILE *out, const struct explained *e, struct atsi_error *err) {
@@ -296,9 +294,9 @@ static void print_text(FILE *out, const struct explained *e, const struct atsi_d
     atsi_explain_budget(out, e->plan, p);
     fprintf(out, "prices     %u operations estimated from fitted lines%s\n", p->n_estimated,
             profile->is_modelled ? "; the device profile is modelled, not measured" : "");
-    if (e->fits)
+    if (e->more.fits)
         fprintf(out, "1 GiB more decode %.2f tokens/s (%+.1f %%), prefill %.1f tokens/s\n", rate(e->more.decode_us, 1),
-                100 * (p->decode_us / e->more.decode_us - 1), rate(e->more.prefill_us, e->plan->limits.chunk));
+                100 * (p->decode_us / e->more.decode_us - 1), rate(e->more.prefill_us, e->more.chunk));
     print_decode(out, &p->decode);
     print_chunks(out, e->plan, p);
     print_routing(out, e);
@@ -312,7 +310,7 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
     struct explained e = {.plan = plan, .placement = placement, .routing = routing};
     if (routing) ATSI_TRY(atsi_hot_experts_of(plan, routing, &e.hot, err));
     ATSI_TRY(compare(plan, profile, options, &e.baselines, err));
-    ATSI_TRY(with_one_gib_more(plan, profile, options, &e.fits, &e.more, err));
+    ATSI_TRY(with_one_gib_more(plan, profile, options, &e.more, err));
     e.prices = calloc(plan->program.n_units, sizeof *e.prices);
     if (!e.prices) return atsi_fail(err, ATSI_FAILED, "out of memory");
     atsi_objective_units(&placement->objective, plan, placement->streamed, e.prices);

@@ -278,22 +278,21 @@ struct rate_point {
 static enum atsi_status price_budgets(const struct atsi_report_page *page, struct rate_point *points, uint32_t *n,
                                       struct atsi_error *err) {
     uint64_t budgets[ATSI_WHAT_IF_MAX_BUDGETS] = {0};
-    *n = atsi_what_if_budgets(page->profile, budgets);
-    for (uint32_t i = 0; i < *n; i++) {
-        struct atsi_placement p;
-        bool fits;
-        ATSI_TRY(atsi_place_elsewhere(page->plan, page->profile, page->options, budgets[i], page->plan->limits.n_ctx,
-                                      &fits, &p, err));
-        points[i] = (struct rate_point){.gib = (double)budgets[i] / mib / 1024};
-        if (!fits) continue;
-        points[i].decode = 1e6 / p.decode_us;
-        points[i].prefill = 1e6 * page->plan->limits.chunk / p.prefill_us;
+    uint32_t n_budgets = atsi_what_if_budgets(page->profile, budgets);
+    struct atsi_elsewhere e = {0};
+    for (*n = 0; *n < n_budgets && !e.nothing_waits; ++*n) {
+        ATSI_TRY(atsi_place_elsewhere(page->plan, page->profile, page->options, budgets[*n], page->plan->limits.n_ctx,
+                                      &e, err));
+        points[*n] = (struct rate_point){.gib = (double)budgets[*n] / mib / 1024};
+        if (!e.fits) continue;
+        points[*n].decode = 1e6 / e.decode_us;
+        points[*n].prefill = 1e6 * e.chunk / e.prefill_us;
     }
     return ATSI_OK;
 }
 
 static void draw_rates(FILE *out, const struct rate_point *points, uint32_t n, double here_gib, double here_rate) {
-    double most = here_rate, widest = points[n - 1].gib, height = 180;
+    double most = here_rate, widest = fmax(here_gib, points[n - 1].gib), height = 180;
     for (uint32_t i = 0; i < n; i++) most = fmax(most, points[i].decode);
     double x_scale = (WIDTH - LABEL - 60) / widest, y_scale = height / most;
     fprintf(out, "<line x1=\"%d\" y1=\"%.0f\" x2=\"%d\" y2=\"%.0f\"/>\n<polyline class=\"s-gpu\" points=\"", LABEL,

@@ -6,35 +6,66 @@
 #include "formats/base/json.h"
 #include "formats/base/size.h"
 
-// The plan with room for a placement and times of its own; everything else is shared with `from` and stays with it.
-static enum atsi_status borrow_plan(const struct atsi_plan *from, struct atsi_plan *to, struct atsi_error *err) {
-    *to = *from;
-    to->decode_times = NULL;
-    to->prefill_times = NULL;
-    to->program.units = malloc(from->program.n_units * sizeof *to->program.units);
-    if (!to->program.units) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    memcpy(to->program.units, from->program.units, from->program.n_units * sizeof *to->program.units);
-    return ATSI_OK;
+static void *copy_of(const void *from, size_t n, size_t size) {
+    void *copy = calloc(n ? n : 1, size);
+    if (copy) memcpy(copy, from, n * size);
+    return copy;
 }
 
 static void return_plan(struct atsi_plan *borrowed) {
     free(borrowed->program.units);
+    free(borrowed->program.buffers);
     free(borrowed->decode_times);
     free(borrowed->prefill_times);
 }
 
+// The plan with units, buffers and times of its own, which a placement changes; everything else is shared with `from` and stays with it.
+static enum atsi_status borrow_plan(const struct atsi_plan *from, struct atsi_plan *to, struct atsi_error *err) {
+    const struct atsi_program *p = &from->program;
+    *to = *from;
+    to->decode_times = NULL;
+    to->prefill_times = NULL;
+    to->program.units = copy_of(p->units, p->n_units, sizeof *p->units);
+    to->program.buffers = copy_of(p->buffers, p->n_buffers, sizeof *p->buffers);
+    if (to->program.units && to->program.buffers) return ATSI_OK;
+    return_plan(to);
+    return atsi_fail(err, ATSI_FAILED, "out of memory");
+}
+
+static bool nothing_waits(const struct atsi_plan *plan, const struct atsi_budget *budget) {
+    uint64_t waiting = 0;
+    for (uint32_t i = 0; i < plan->program.n_units; i++)
+        if (plan->program.units[i].backend == ATSI_CPU) waiting += atsi_budget_unit(plan, &plan->program.units[i]);
+    return waiting <= budget->spare;
+}
+
+static enum atsi_status place_borrowed(struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                       const struct atsi_place_options *options, struct atsi_elsewhere *out,
+                                       struct atsi_error *err) {
+    struct atsi_placement p;
+    if (options->choose_chunk) ATSI_TRY(atsi_chunk_set(plan, ATSI_DEFAULT_CHUNK, err)); // where the choice starts
+    enum atsi_status status = atsi_place(plan, profile, options, &p, err);
+    if (status == ATSI_BAD_INPUT) return ATSI_OK; // with options that were fine before: too small
+    ATSI_TRY(status);
+    *out = (struct atsi_elsewhere){.fits = true,
+                                   .nothing_waits = nothing_waits(plan, &p.budget),
+                                   .chunk = plan->limits.chunk,
+                                   .decode_us = p.decode_us,
+                                   .prefill_us = p.prefill_us};
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_place_elsewhere(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                       const struct atsi_place_options *options, uint64_t vram, uint32_t n_ctx,
-                                      bool *fits, struct atsi_placement *out, struct atsi_error *err) {
+                                      struct atsi_elsewhere *out, struct atsi_error *err) {
     struct atsi_plan other;
     struct atsi_place_options changed = *options;
     changed.vram_bytes = vram;
     changed.certify_seconds = 0;
-    changed.choose_chunk = false;
+    *out = (struct atsi_elsewhere){0};
     ATSI_TRY(borrow_plan(plan, &other, err));
     other.limits.n_ctx = n_ctx;
-    *fits = vram >= atsi_budget_least(&other, profile, options->device);
-    enum atsi_status status = *fits ? atsi_place(&other, profile, &changed, out, err) : ATSI_OK;
+    enum atsi_status status = place_borrowed(&other, profile, &changed, out, err);
     return_plan(&other);
     return status;
 }
@@ -52,11 +83,12 @@ uint32_t atsi_what_if_budgets(const struct atsi_device_profile *profile, uint64_
     return n;
 }
 
-static uint32_t list_contexts(const struct atsi_plan *plan, uint32_t *contexts) {
+// Up to what the model was trained for, and at least a whole chunk.
+static uint32_t list_contexts(const struct atsi_plan *plan, bool choose_chunk, uint32_t *contexts) {
     static const uint32_t sizes[] = {1024, 4096, 16384, 32768, 65536, 131072};
-    uint32_t n = 0;
+    uint32_t least = choose_chunk ? ATSI_DEFAULT_CHUNK : plan->limits.chunk, n = 0;
     for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] <= plan->model.n_ctx_train && sizes[i] >= plan->limits.chunk) contexts[n++] = sizes[i];
+        if (sizes[i] <= plan->model.n_ctx_train && sizes[i] >= least) contexts[n++] = sizes[i];
     if (n == 0) contexts[n++] = plan->limits.n_ctx;
     return n;
 }
@@ -69,36 +101,46 @@ struct table {
     bool good;   // no JSON item failed
 };
 
-static void add_json_row(struct table *t, uint64_t vram, uint32_t n_ctx, bool fits, const struct atsi_placement *p) {
+static void add_json_row(struct table *t, uint64_t vram, uint32_t n_ctx, const struct atsi_elsewhere *e) {
     cJSON *o = cJSON_CreateObject();
     t->good = t->good && o && cJSON_AddItemToArray(t->rows, o) && atsi_json_put(o, "vram_bytes", (double)vram) &&
-              atsi_json_put(o, "n_ctx", n_ctx) && cJSON_AddBoolToObject(o, "fits", fits) &&
-              (!fits || (atsi_json_put(o, "decode_us", p->decode_us) && atsi_json_put(o, "prefill_us", p->prefill_us)));
+              atsi_json_put(o, "n_ctx", n_ctx) && cJSON_AddBoolToObject(o, "fits", e->fits) &&
+              (!e->fits || (atsi_json_put(o, "chunk", e->chunk) && atsi_json_put(o, "decode_us", e->decode_us) &&
+                            atsi_json_put(o, "prefill_us", e->prefill_us)));
 }
 
-static void print_row(struct table *t, uint64_t vram, uint32_t n_ctx, bool fits, const struct atsi_placement *p) {
+static void print_row(struct table *t, uint64_t vram, uint32_t n_ctx, const struct atsi_elsewhere *e) {
     char size[32];
     fprintf(t->out, "%-10s %9u ", atsi_size_format(size, sizeof size, vram), n_ctx);
-    if (fits)
-        fprintf(t->out, "%14.2f %14.1f\n", 1e6 / p->decode_us, 1e6 * t->plan->limits.chunk / p->prefill_us);
+    if (e->fits)
+        fprintf(t->out, "%7u %14.2f %14.1f\n", e->chunk, 1e6 / e->decode_us, 1e6 * e->chunk / e->prefill_us);
     else
-        fprintf(t->out, "%14s %14s\n", "too small", "");
+        fprintf(t->out, "%7s %14s\n", "", "too small");
+}
+
+// The rows of one budget; *all_placed: a larger budget changes none of them.
+static enum atsi_status fill_rows(struct table *t, const struct atsi_place_options *options, uint64_t vram,
+                                  bool *all_placed, struct atsi_error *err) {
+    uint32_t contexts[MAX_CONTEXTS], n_contexts = list_contexts(t->plan, options->choose_chunk, contexts);
+    *all_placed = true;
+    for (uint32_t c = 0; c < n_contexts; c++) {
+        struct atsi_elsewhere e;
+        ATSI_TRY(atsi_place_elsewhere(t->plan, t->profile, options, vram, contexts[c], &e, err));
+        *all_placed = *all_placed && e.nothing_waits;
+        if (t->rows)
+            add_json_row(t, vram, contexts[c], &e);
+        else
+            print_row(t, vram, contexts[c], &e);
+    }
+    return ATSI_OK;
 }
 
 static enum atsi_status fill_table(struct table *t, const struct atsi_place_options *options, struct atsi_error *err) {
     uint64_t budgets[ATSI_WHAT_IF_MAX_BUDGETS];
-    uint32_t contexts[MAX_CONTEXTS];
-    uint32_t n_budgets = atsi_what_if_budgets(t->profile, budgets), n_contexts = list_contexts(t->plan, contexts);
-    for (uint32_t b = 0; b < n_budgets; b++)
-        for (uint32_t c = 0; c < n_contexts; c++) {
-            struct atsi_placement p = {0};
-            bool fits;
-            ATSI_TRY(atsi_place_elsewhere(t->plan, t->profile, options, budgets[b], contexts[c], &fits, &p, err));
-            if (t->rows)
-                add_json_row(t, budgets[b], contexts[c], fits, &p);
-            else
-                print_row(t, budgets[b], contexts[c], fits, &p);
-        }
+    uint32_t n_budgets = atsi_what_if_budgets(t->profile, budgets);
+    bool all_placed = false;
+    for (uint32_t b = 0; b < n_budgets && !all_placed; b++)
+        ATSI_TRY(fill_rows(t, options, budgets[b], &all_placed, err));
     return ATSI_OK;
 }
 
@@ -121,7 +163,7 @@ enum atsi_status atsi_what_if(FILE *out, const struct atsi_plan *plan, const str
                               const struct atsi_place_options *options, bool json, struct atsi_error *err) {
     struct table t = {.out = out, .plan = plan, .profile = profile};
     if (json) return write_json(&t, options, err);
-    fprintf(out, "%-10s %9s %14s %14s   tokens/s, predicted for %s\n", "budget", "context", "decode", "prefill",
-            profile->name);
+    fprintf(out, "%-10s %9s %7s %14s %14s   tokens/s, predicted for %s\n", "budget", "context", "chunk", "decode",
+            "prefill", profile->name);
     return fill_table(&t, options, err);
 }

@@ -67,10 +67,20 @@ check "--explain writes no plan" sh -c "! ls *.atsp 2>/dev/null | grep qwen3moe"
 check "--explain for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --vram 432M --explain | grep -q 'blk.0.ffn_gate_exps'"
 no_density_of_nothing() { at_3060 --vram 432M --explain | awk '$3 == "0.00" && $8 != "-" { print; bad = 1 } END { exit bad }'; }
 check "--explain has no time a MiB where there is no MiB" no_density_of_nothing
-what_if() { at_3060 --vram 432M --what-if --json >"$work/whatif.json"; }
+
+"$B/tools/synth_model" qwen3-30b-a3b "$work/big.gguf" --layers 4 --header-only >/dev/null
+at_what_if() { "$B/atsi-plan" "$work/big.gguf" --device $profile --vram 4G --what-if --quiet "$@"; }
+what_if() { at_what_if --json >"$work/whatif.json"; }
 check "--what-if --json" what_if
-check "a bigger budget is never slower" json '[.rows[] | select(.n_ctx == 1024 and .fits) | .decode_us] | . == (sort | reverse)' "$work/whatif.json"
-check "--what-if for people" sh -c "'$B/atsi-plan' '$gguf' --device $profile --what-if --quiet | grep -q '6 GiB'"
+check "a bigger budget is never slower" json '[.rows[] | select(.n_ctx == 1024) | .decode_us] | length > 2 and . == (sort | reverse)' "$work/whatif.json"
+check "each row has a chunk of its own" json '[.rows[].chunk] | unique | length > 1' "$work/whatif.json"
+check "the table ends where all is on the GPU" json '[.rows[].vram_bytes] | max == 4 * 1073741824' "$work/whatif.json"
+same_chunk() { at_what_if --chunk 512 --json | jq -e '[.rows[].chunk] | unique == [512]'; }
+check "--what-if obeys --chunk" same_chunk
+no_room() { at_what_if --pin 'exps=gpu' --json | jq -e '[.rows[] | select(.fits) | .vram_bytes] | unique == [4 * 1073741824]'; }
+check "budgets too small for --pin are told" no_room
+check "--what-if for people" sh -c "'$B/atsi-plan' '$work/big.gguf' --device $profile --vram 4G --what-if --quiet | grep -q '^4 GiB'"
+
 pinned() { at_3060 --vram 6G --pin '_exps=cpu' --explain --json | jq -e '[.units[] | select(.name | test("_exps")) | .side] | unique == ["cpu"]'; }
 check "--pin keeps experts on the CPU" pinned
 
