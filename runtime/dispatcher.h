@@ -1,4 +1,4 @@
-// dispatcher.h: decides, before prefill and between decode rounds, where each unit runs (docs/scheduling.md, tuner.h).
+// dispatcher.h: decides, before prefill and between decode rounds, where each unit runs (docs/scheduling.md, docs/load.md).
 #ifndef ATSI_RUNTIME_DISPATCHER_H
 #define ATSI_RUNTIME_DISPATCHER_H
 

@@ -2,7 +2,7 @@
 //
 // An executor owns what a round touches beside the weights: the compute region of each side, the states, the round data. An
 // assignment (one backend a unit) becomes a script (script.h): what runs on which side, and the activations that have to cross
-// before it. Between assignments a round allocates nothing.
+// before it. Rounds under an assignment allocate nothing.
 #ifndef ATSI_RUNTIME_EXECUTOR_H
 #define ATSI_RUNTIME_EXECUTOR_H
 

@@ -1,4 +1,4 @@
-// tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/scheduling.md). Pure.
+// tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/load.md). Pure.
 //
 // A decision is asked for when the recorded speeds deviate by epsilon from those of the last decision, or the time of a round from
 // what it was, and tau has passed since the assignment at work was taken over. Which use of the link is faster is found by trying: each runs

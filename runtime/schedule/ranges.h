@@ -1,6 +1,6 @@
 // ranges.h: which columns of each buffer each side holds, as the script builder walks the steps (private to script.c).
-#ifndef ATSI_RUNTIME_RANGES_H
-#define ATSI_RUNTIME_RANGES_H
+#ifndef ATSI_RUNTIME_SCHEDULE_RANGES_H
+#define ATSI_RUNTIME_SCHEDULE_RANGES_H
 
 #include "formats/program.h"
 

@@ -3,8 +3,8 @@
 // Units run one after another. A unit may be shared: its big matrix is divided by output columns (experts: by slots), the first
 // part computed by the GPU while the CPU computes the rest. What a side reads and does not hold is copied there by a CROSS in the compute
 // stream; the CPU waits for the stream only when it needs what a CROSS brings, or is about to overwrite what one still reads.
-#ifndef ATSI_RUNTIME_SCRIPT_H
-#define ATSI_RUNTIME_SCRIPT_H
+#ifndef ATSI_RUNTIME_SCHEDULE_SCRIPT_H
+#define ATSI_RUNTIME_SCHEDULE_SCRIPT_H
 
 #include "formats/program.h"
 

@@ -3,8 +3,8 @@
 // A split is an action of the CPU, a run of device actions that the host does not interrupt, or the transfer that an AWAIT waits for.
 // The time of a unit (atsi_round_units) is divided among its steps in proportion to the bytes of their matrices and to the part of
 // the output that a step computes.
-#ifndef ATSI_RUNTIME_SCRIPT_COST_H
-#define ATSI_RUNTIME_SCRIPT_COST_H
+#ifndef ATSI_RUNTIME_SCHEDULE_SCRIPT_COST_H
+#define ATSI_RUNTIME_SCHEDULE_SCRIPT_COST_H
 
 #include "formats/plan.h"
 #include "runtime/schedule/round_units.h"
