@@ -50,12 +50,16 @@ static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_re
     if (r->job.choose) ATSI_TRY(choose(a, &r->job, err));
     ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, err));
     r->decision = atsi_dispatcher_last(a->dispatcher);
+    ATSI_TRY(atsi_executor_forecast(a->executor, &assignment, &r->job.wish.scales, &r->forecast_us, err));
+    // Capturing launches takes most of the time by far: only what is wanted is captured.
+    if (r->job.most_us > 0 && r->forecast_us > r->job.most_us) return ATSI_OK;
     return atsi_executor_prepare(a->executor, &assignment, &r->prepared, err);
 }
 
 static void work(struct atsi_assigner *a, struct atsi_assigner_result *r) {
     r->began_us = atsi_clock_us();
     r->prepared = NULL;
+    r->forecast_us = 0;
     memset(&r->err, 0, sizeof r->err);
     r->err.status = prepare(a, r, &r->err);
     r->took_us = atsi_clock_us() - r->began_us;

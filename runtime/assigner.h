@@ -15,15 +15,17 @@ struct atsi_assigner_job {
     uint32_t n_tokens; // of the rounds to come
     struct atsi_tuner_wish wish;
     bool choose;                             // the use with the shorter forecast, whatever the wish says
+    double most_us;                          // forecast of a round above which it is not prepared; 0: whatever it is
     const struct atsi_unit_factors *factors; // [n_units] unchanged until the result is taken; NULL: 1 each
 };
 
 struct atsi_assigner_result {
     struct atsi_assigner_job job;         // with the use that was decided for
-    struct atsi_prepared_round *prepared; // the taker's; NULL when the job failed
+    struct atsi_prepared_round *prepared; // the taker's; NULL when the job failed or the forecast was above most_us
     struct atsi_decision decision;
+    double forecast_us;       // of a round at the wish's speeds; 0: unknown
     double began_us, took_us; // of the whole job (atsi_clock_us)
-    struct atsi_error err;    // status ATSI_OK: prepared
+    struct atsi_error err;    // status ATSI_OK: prepared or declined
 };
 
 // Executor and dispatcher are borrowed and outlive the assigner.

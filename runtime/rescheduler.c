@@ -1,5 +1,6 @@
 #include "runtime/rescheduler.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,7 +75,7 @@ static void log_decision(const struct atsi_rescheduler *r, const struct atsi_ass
                                         .wish = *wish,
                                         .recorded = atsi_executor_recorder(r->executor, true)->scales,
                                         .decision = result->decision,
-                                        .forecast_us = atsi_prepared_round_time(result->prepared, &wish->scales),
+                                        .forecast_us = result->forecast_us,
                                         .at_work_forecast_us =
                                             after_decode ? atsi_prepared_round_time(r->at_work, &wish->scales) : 0,
                                         .at_work_us = atsi_tuner_recent_us(&r->tuner),
@@ -128,6 +129,8 @@ static struct atsi_assigner_job decode_job(struct atsi_rescheduler *r) {
     atsi_executor_unit_factors(r->executor, &atsi_executor_recorder(r->executor, true)->scales, r->factors);
     job.choose = !r->tuner.has_begun && r->tuner.params.has_choice;
     if (job.wish.by_unit) job.factors = r->factors;
+    if (r->assigned_for == 1 && isfinite(r->tuner.most_ratio))
+        job.most_us = r->tuner.most_ratio * atsi_prepared_round_time(r->at_work, &job.wish.scales);
     return job;
 }
 
@@ -143,11 +146,15 @@ static void ask(struct atsi_rescheduler *r, uint32_t n_tokens) {
     atsi_assigner_ask(r->assigner, &job);
 }
 
+static bool is_declined(const struct atsi_assigner_result *result) {
+    return !result->prepared && result->err.status == ATSI_OK;
+}
+
 // What is under way or waits is a decode assignment; it is kept for later.
 static void take_ahead(struct atsi_rescheduler *r) {
     if (!atsi_assigner_is_busy(r->assigner)) return;
     drop_ahead(r);
-    r->has_ahead = atsi_assigner_take(r->assigner, true, &r->ahead);
+    r->has_ahead = atsi_assigner_take(r->assigner, true, &r->ahead) && !is_declined(&r->ahead);
 }
 
 static enum atsi_status assign_prefill(struct atsi_rescheduler *r, uint32_t n_tokens, struct atsi_error *err) {
@@ -174,13 +181,6 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
 
 // ---- another load -------------------------------------------------------------------------------------------------
 
-static bool is_wanted(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
-    if (!result->prepared) return true; // the failure is told there
-    double now_us = atsi_prepared_round_time(r->at_work, &result->job.wish.scales),
-           then_us = atsi_prepared_round_time(result->prepared, &result->job.wish.scales);
-    return !(now_us > 0) || then_us <= now_us * r->tuner.most_ratio;
-}
-
 static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
     return a->use == b->use && a->by_unit == b->by_unit && a->scales.cpu == b->scales.cpu &&
            a->scales.gpu == b->scales.gpu && a->scales.link == b->scales.link;
@@ -195,6 +195,7 @@ static enum atsi_status take_best(struct atsi_rescheduler *r, struct atsi_error 
     struct atsi_assigner_result best = r->best;
     r->has_best = r->returns = false;
     best.began_us = atsi_clock_us();
+    best.forecast_us = atsi_prepared_round_time(best.prepared, &best.job.wish.scales);
     r->stats.n_decided++;
     return adopt(r, &best, "returned", err);
 }
@@ -202,11 +203,10 @@ static enum atsi_status take_best(struct atsi_rescheduler *r, struct atsi_error 
 static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_error *err) {
     struct atsi_assigner_result result;
     if (!atsi_assigner_take(r->assigner, false, &result)) return ATSI_OK;
-    if (is_wanted(r, &result)) return adopt(r, &result, "taken over", err);
+    if (!is_declined(&result)) return adopt(r, &result, "taken over", err);
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
     trace_decision(r, &result, "declined: promises too little");
     log_decision(r, &result, "declined");
-    atsi_assigner_discard(r->assigner, result.prepared);
     if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask_or_return(r);
     return ATSI_OK;
 }

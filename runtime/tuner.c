@@ -4,23 +4,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-// By their predictions: the same use for other speeds has to promise something; the other use must not be out of the question.
+// By their predictions: the same use for other speeds has to promise something; at the start, the other use must not be out of the
+// question. Later its forecast says little: it leans on speeds that were recorded under this one, where both sides may get in each
+// other's way more or less.
 static const double gain = 0.99, hopeless = 1.15;
-// A forecast of the other use leans on speeds that were recorded under this one, where both sides may get in each other's way more or
-// less; once a load has changed, only a trial tells.
-static const double far_off = 1.3;
+// Rounds that differ by this part of their median among each other need more of them to be compared.
+static const double noisy = 0.3;
+// How much slower than the next best what is at work may turn out before that is tried again.
+static const double worse = 1.05;
+
+// ---- times of rounds ----------------------------------------------------------------------------------------------
+
+struct summary {
+    double median_us, spread; // (longest - shortest) / median
+};
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
+// Of the last n rounds, of which there are that many.
+static struct summary sum_up(const struct atsi_tuner *t, uint32_t n) {
+    double sorted[ATSI_TUNER_MANY_ROUNDS];
+    for (uint32_t back = 0; back < n; back++)
+        sorted[back] = t->times_us[(t->n_rounds - 1 - back) % ATSI_TUNER_MANY_ROUNDS];
+    qsort(sorted, n, sizeof *sorted, compare);
+    return (struct summary){sorted[n / 2], (sorted[n - 1] - sorted[0]) / sorted[n / 2]};
+}
+
+// The first round under an assignment does not count.
+static bool has_rounds(const struct atsi_tuner *t, uint32_t n) { return t->n_rounds > n; }
+
+static bool is_noisy(const struct atsi_tuner *t) { return sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy; }
+
 double atsi_tuner_recent_us(const struct atsi_tuner *t) {
-    double sorted[ATSI_TUNER_ROUNDS];
-    if (t->n_rounds <= ATSI_TUNER_ROUNDS) return 0;
-    memcpy(sorted, t->times_us, sizeof sorted);
-    qsort(sorted, ATSI_TUNER_ROUNDS, sizeof *sorted, compare);
-    return sorted[ATSI_TUNER_ROUNDS / 2];
+    return has_rounds(t, ATSI_TUNER_ROUNDS) ? sum_up(t, ATSI_TUNER_ROUNDS).median_us : 0;
+}
+
+// Whether there are rounds enough to compare what is at work with something else, and their median.
+static bool is_measured(const struct atsi_tuner *t, double *median_us) {
+    if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return false;
+    uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_ROUNDS;
+    if (has_rounds(t, n)) *median_us = sum_up(t, n).median_us;
+    return has_rounds(t, n);
 }
 
 bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
@@ -28,9 +55,11 @@ bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
 static double deviation(double from, double to) { return from > 0 ? fabs(to / from - 1) : 0; }
 
 bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
-    double last_us = t->times_us[(t->n_rounds + ATSI_TUNER_ROUNDS - 1) % ATSI_TUNER_ROUNDS];
+    double last_us = t->n_rounds > 0 ? t->times_us[(t->n_rounds - 1) % ATSI_TUNER_MANY_ROUNDS] : 0;
     return deviation(t->reference_us, last_us) > t->params.epsilon;
 }
+
+// ---- asking -------------------------------------------------------------------------------------------------------
 
 // `now`: the speeds recorded at this moment, from which on changes count.
 static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *now,
@@ -52,14 +81,14 @@ void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use) {
     t->at_work = t->wish;
     t->at_work_reference = t->reference;
     t->asked = false;
-    t->n_rounds = t->n_deviating = 0;
+    t->n_rounds = t->n_deviating = t->n_behind = 0;
     t->reference_us = 0;
 }
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
     static const struct atsi_scales as_planned = {1, 1, 1};
     struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned, false};
-    *t = (struct atsi_tuner){.params = *params, .trying = params->is_dynamic};
+    *t = (struct atsi_tuner){.params = *params, .trying = params->is_dynamic, .other_scales = as_planned};
     t->n_left[ATSI_LINK_STREAMS] = 2;
     t->n_left[ATSI_LINK_SHARES] = params->has_choice ? 2 : 0;
     ask(t, &first, &as_planned, INFINITY, "start");
@@ -67,11 +96,21 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
     t->asked = false; // the first decision comes without being asked for
 }
 
+static bool is_alike(const struct atsi_tuner *t, const struct atsi_scales *a, const struct atsi_scales *b) {
+    return atsi_scales_deviation(a, b) < t->params.epsilon / 3;
+}
+
 // Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
 static bool is_as_decided(const struct atsi_tuner *t, const struct atsi_scales *now) {
     bool known = t->at_work.use == ATSI_LINK_STREAMS || t->at_work.by_unit;
-    return known && atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 3;
+    return known && is_alike(t, &t->at_work.scales, now);
 }
+
+static enum atsi_link_use other(enum atsi_link_use use) {
+    return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
+}
+
+// ---- trials -------------------------------------------------------------------------------------------------------
 
 // Of equals the newest, which is at work.
 static uint32_t find_best(const struct atsi_tuner *t) {
@@ -85,18 +124,25 @@ bool atsi_tuner_may_return(const struct atsi_tuner *t) {
     return t->trying && t->n_results > 0 && find_best(t) == t->i_newest;
 }
 
+static struct atsi_tuner_result find_second(const struct atsi_tuner *t, uint32_t best) {
+    struct atsi_tuner_result second = {.median_us = 0};
+    for (uint32_t i = 0; i < t->n_results; i++)
+        if (i != best && (second.median_us == 0 || t->results[i].median_us < second.median_us)) second = t->results[i];
+    return second;
+}
+
 static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
     uint32_t best = find_best(t);
     t->trying = false;
+    t->n_settled = 0;
+    t->second = find_second(t, best);
     if (t->n_results > 1) {
         memcpy(t->finished, t->results, sizeof t->finished);
         t->n_finished = t->n_results;
     }
+    if (!t->has_home) t->home = t->results[best].wish;
+    t->has_home = true;
     return best != t->i_newest && ask(t, &t->results[best].wish, now, INFINITY, "the fastest of those tried");
-}
-
-static enum atsi_link_use other(enum atsi_link_use use) {
-    return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
 }
 
 static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_scales *now, double most_ratio,
@@ -107,16 +153,31 @@ static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct a
     return ask(t, &wish, now, most_ratio, reason);
 }
 
+static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now, const char *reason) {
+    t->other_scales = *now;
+    t->n_since_other = 0;
+    return try_use(t, other(t->at_work.use), now, t->has_home ? INFINITY : hopeless, reason);
+}
+
 // What has been tried is too far behind for a better decision to help.
 static bool is_hopeless(const struct atsi_tuner *t) {
     return t->n_results > 0 && t->results[t->i_newest].median_us > hopeless * t->results[find_best(t)].median_us;
+}
+
+static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
+    for (uint32_t i = 0; i < t->n_results; i++)
+        if (t->results[i].wish.use == wish->use && is_alike(t, &t->results[i].wish.scales, &wish->scales)) return true;
+    return false;
 }
 
 static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
     enum atsi_link_use use = t->at_work.use;
     if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t)) return try_use(t, use, now, INFINITY, "trial");
     t->n_left[use] = 0;
-    if (t->n_left[other(use)] > 0) return try_use(t, other(use), now, t->again ? far_off : hopeless, "trial");
+    if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
+    bool home_left = t->home_left && !was_tried(t, &t->home);
+    t->home_left = false;
+    if (home_left) return ask(t, &t->home, now, INFINITY, "as at the start");
     return settle(t, now);
 }
 
@@ -125,10 +186,10 @@ static void note_result(struct atsi_tuner *t, double median_us) {
     t->results[t->n_results++] = (struct atsi_tuner_result){t->at_work, median_us};
 }
 
-static bool end_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
+static bool end_trial(struct atsi_tuner *t, double median_us, const struct atsi_scales *now) {
     // Decided for the plan's times: only now is known what they mean.
     if (t->n_results == 0) t->reference = t->at_work_reference = *now;
-    note_result(t, atsi_tuner_recent_us(t));
+    note_result(t, median_us);
     return next_trial(t, now);
 }
 
@@ -143,6 +204,8 @@ bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
     return next_trial(t, now);
 }
 
+// ---- changes ------------------------------------------------------------------------------------------------------
+
 // What the assignment at work was decided for, as far as speeds have changed since: where the plan's times are off, but were the better
 // guide, they stay the guide.
 static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
@@ -150,65 +213,77 @@ static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct at
     return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link};
 }
 
-// Of the last three rounds: a load that has just begun is in the last ones only.
-static double longest_us(const struct atsi_tuner *t) {
-    double longest = 0;
-    for (uint32_t back = 1; back <= 3; back++)
-        longest = fmax(longest, t->times_us[(t->n_rounds - back) % ATSI_TUNER_ROUNDS]);
-    return longest;
-}
-
-// The assignment at work is the first of the trials and already over.
-static void begin_again(struct atsi_tuner *t, bool with_other) {
+// The assignment at work is the first of the trials and already over; its last n rounds count, as a load that has just begun is in no
+// other.
+static void begin_again(struct atsi_tuner *t, uint32_t n, bool with_other, bool with_home) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
-    note_result(t, longest_us(t));
-    t->trying = t->again = true;
+    note_result(t, sum_up(t, n).median_us);
+    t->trying = true;
     t->n_left[t->at_work.use] = 0;
     t->n_left[other(t->at_work.use)] = with_other;
-    if (with_other) t->n_settled = 0;
+    t->home_left = with_home;
 }
 
-static bool may_try_other(const struct atsi_tuner *t) {
-    return t->params.has_choice && t->n_settled >= ATSI_TUNER_PATIENCE;
+// The last trial of the other use was long ago or under another load.
+static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *now) {
+    if (!t->params.has_choice) return false;
+    return t->n_since_other >= ATSI_TUNER_PATIENCE ||
+           atsi_scales_deviation(&t->other_scales, now) > 2 * t->params.epsilon;
 }
 
-static bool follow_speeds(struct atsi_tuner *t, const struct atsi_scales *now) {
+static bool follow_speeds(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
     struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
-    begin_again(t, may_try_other(t));
+    t->second_wait = ATSI_TUNER_SECOND;
+    begin_again(t, n, may_try_other(t, now), true);
     return ask(t, &wish, now, gain, "speeds have changed");
 }
 
 // At the same speeds only the other use of the link can be better.
-static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now) {
+static bool follow_times(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
     t->reference_us = 0; // to be taken anew
-    if (!may_try_other(t)) return false;
-    begin_again(t, true);
-    return try_use(t, other(t->at_work.use), now, far_off, "rounds take another time");
+    if (!may_try_other(t, now)) return false;
+    begin_again(t, n, true, false);
+    return try_other(t, now, "rounds take another time");
 }
 
-static bool deviates(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    return atsi_scales_deviation(&t->reference, now) > t->params.epsilon ||
-           deviation(t->reference_us, atsi_tuner_recent_us(t)) > t->params.epsilon;
+static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
+    t->second_wait *= 2;
+    begin_again(t, n, false, false);
+    return ask(t, &t->second.wish, now, INFINITY, "the next best was faster");
+}
+
+static bool try_what_is_overdue(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
+    begin_again(t, n, true, false);
+    return try_other(t, now, "not tried for long");
+}
+
+static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
+    return t->second.median_us > 0 && median_us > worse * t->second.median_us && t->n_settled >= t->second_wait;
 }
 
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
+    double median_us;
     t->n_settled++;
-    if (t->n_rounds <= ATSI_TUNER_ROUNDS || t->n_rounds < t->params.tau) return false;
-    if (t->reference_us == 0) t->reference_us = atsi_tuner_recent_us(t);
-    if (t->params.has_choice && t->n_settled >= ATSI_TUNER_LONGEST) {
-        begin_again(t, true);
-        return try_use(t, other(t->at_work.use), now, INFINITY, "not tried for long");
-    }
-    t->n_deviating = deviates(t, now) ? t->n_deviating + 1 : 0;
-    if (t->n_deviating < ATSI_TUNER_CERTAIN) return false;
+    t->n_since_other++;
+    if (t->n_rounds < t->params.tau || !is_measured(t, &median_us)) return false;
+    if (t->reference_us == 0) t->reference_us = median_us;
+    uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
+    if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t, n, now);
+    bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,
+         other_times = deviation(t->reference_us, median_us) > t->params.epsilon;
+    t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
+    t->n_behind = t->n_deviating == 0 && is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
+    if (t->n_behind >= n) return try_second(t, n, now);
+    if (t->n_deviating < n) return false;
     t->n_deviating = 0;
-    return atsi_scales_deviation(&t->reference, now) > t->params.epsilon ? follow_speeds(t, now) : try_other(t, now);
+    return other_speeds ? follow_speeds(t, n - 1, now) : follow_times(t, n - 1, now);
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {
+    double median_us;
     if (!t->params.is_dynamic || t->asked) return false;
-    t->times_us[t->n_rounds++ % ATSI_TUNER_ROUNDS] = round_us;
+    t->times_us[t->n_rounds++ % ATSI_TUNER_MANY_ROUNDS] = round_us;
     if (atsi_tuner_is_settled(t)) return watch(t, scales);
-    return t->n_rounds > ATSI_TUNER_ROUNDS && end_trial(t, scales);
+    return is_measured(t, &median_us) && end_trial(t, median_us, scales);
 }

@@ -1,21 +1,24 @@
 // tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/load.md). Pure.
 //
 // A decision is asked for when the recorded speeds deviate by epsilon from those of the last decision, or the time of a round from
-// what it was, and tau has passed since the assignment at work was taken over. Which use of the link is faster is found by trying: each runs
-// for a few rounds (the first is not counted), and the one with the lowest median stays. At the start the use that the plan's times
-// favour is tried as they have it, then as decided for what that showed, then the other use likewise. When speeds change, the use at work is tried
-// as decided for the new ones, and the other use if it has not been for long; what was at work returns if it was faster.
+// what it was, and tau has passed since the assignment at work was taken over. What is faster is found by trying: each candidate runs
+// for a few rounds (the first is not counted; more where rounds differ much among themselves), and the one with the lowest median stays. At the
+// start the use of the link that the plan's times favour is tried as they have it, then as decided for what that showed, then the other use
+// likewise. What came out of that is at home. When speeds change, the use at work is tried as decided for the new ones, then the other use, then
+// what is at home; what was at work returns if it was faster. The next best is tried again when what is at work turns out slower than that was.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 
 #include "runtime/dispatcher.h"
 
 enum {
-    ATSI_TUNER_ROUNDS = 5,    // of a trial, and of a median
-    ATSI_TUNER_TRIALS = 4,    // at most, one after the other
-    ATSI_TUNER_CERTAIN = 4,   // rounds in a row that deviate are a change
-    ATSI_TUNER_PATIENCE = 64, // rounds before the other use is tried again when its forecast is good enough
-    ATSI_TUNER_LONGEST = 512, // and whatever its forecast, which leans on speeds recorded under the use at work
+    ATSI_TUNER_ROUNDS = 5,       // of a trial, and of a median
+    ATSI_TUNER_MANY_ROUNDS = 10, // where rounds differ much among themselves
+    ATSI_TUNER_TRIALS = 4,       // at most, one after the other
+    ATSI_TUNER_CERTAIN = 4,      // rounds in a row that deviate are a change
+    ATSI_TUNER_PATIENCE = 64,    // rounds before the other use is tried again at speeds like those of its last trial
+    ATSI_TUNER_LONGEST = 512,    // and in any case
+    ATSI_TUNER_SECOND = 16,      // rounds before the next best is tried again, at first
 };
 
 struct atsi_tuner_params {
@@ -39,21 +42,26 @@ struct atsi_tuner {
     bool asked;                  // nothing is counted until atsi_tuner_begun
     double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
     uint32_t n_rounds; // since the assignment was taken over
-    double times_us[ATSI_TUNER_ROUNDS]; // ring
-    bool has_begun, trying, again;      // again: the trials are not the first
-    uint32_t n_left[ATSI_LINK_USES];    // trials of each use that may come yet
+    double times_us[ATSI_TUNER_MANY_ROUNDS]; // ring
+    bool has_begun, trying;
+    struct atsi_tuner_wish home;     // the fastest of the first trials
+    bool has_home, home_left;        // home_left: it is to be tried yet
+    uint32_t n_left[ATSI_LINK_USES]; // trials of each use that may come yet
+    struct atsi_scales other_scales; // recorded when the use that is not at work was last tried
     struct atsi_tuner_result {
         struct atsi_tuner_wish wish;
         double median_us;
     } results[ATSI_TUNER_TRIALS];                         // of the trials going on
+    struct atsi_tuner_result second;                      // the next best of the last trials; median 0: none
+    uint32_t second_wait;                                 // rounds before it may be tried again
     struct atsi_tuner_result finished[ATSI_TUNER_TRIALS]; // of the last that compared any, for people
     uint32_t n_results, n_finished, i_newest;             // the newest result is at work when the trials end
     struct atsi_scales reference;                         // recorded when what is wished for was decided
     struct atsi_scales at_work_reference;                 // and what is at work
     double reference_us;                                  // what its rounds take; 0: not known yet
-    uint32_t n_deviating;                                 // rounds in a row
-    uint32_t n_settled;                                   // rounds since the trials ended
-    const char *reason;                                   // of the newest wish, for people
+    uint32_t n_deviating, n_behind;                       // rounds in a row; behind: slower than the next best was
+    uint32_t n_settled, n_since_other; // rounds since the trials ended, and without a trial of the other use
+    const char *reason;                // of the newest wish, for people
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);

@@ -98,11 +98,11 @@ static void a_decision_that_is_no_better_is_declined(void **state) {
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
-    m.scales.gpu = 1.5;
+    m.scales.gpu = 1.25;
     while (!atsi_tuner_record(&t, 30, &m.scales)) assert_true(t.n_rounds < 100);
-    assert_true(t.most_ratio < 1 && t.wish.scales.gpu == 1.5);
+    assert_true(t.most_ratio < 1 && t.wish.scales.gpu == 1.25);
     assert_false(atsi_tuner_declined(&t, &m.scales));
-    assert_true(atsi_tuner_is_settled(&t) && t.at_work.scales.gpu == 1.5);
+    assert_true(atsi_tuner_is_settled(&t) && t.at_work.scales.gpu == 1.25);
     for (int i = 0; i < 100; i++) assert_false(atsi_tuner_record(&t, 30, &m.scales));
 }
 
@@ -113,7 +113,7 @@ static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
-    m.scales.link = 1.5;
+    m.scales.link = 1.25;
     m.times_us[ATSI_LINK_SHARES] = 36;
     m.ill_decided = 0.9; // what was decided for these speeds is the slower one
     struct run r = run(&t, &m, 40, 1);
