@@ -9,6 +9,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/hash.h"
 #include "formats/base/new_file.h"
+#include "formats/base/page_writer.h"
 #include "formats/plan_format.h"
 
 enum {
@@ -19,6 +20,7 @@ enum {
 
 struct atsi_plan_writer {
     struct atsi_new_file file;
+    struct atsi_page_writer tensors; // their bytes on the way to the file
     struct plan_header header;
     struct atsi_plan_blob *blobs;
     uint32_t n_blobs, blobs_cap;
@@ -77,6 +79,7 @@ enum atsi_status atsi_plan_writer_create(struct atsi_plan_writer **out, const ch
 void atsi_plan_writer_free(struct atsi_plan_writer *w) {
     if (!w) return;
     atsi_new_file_discard(&w->file);
+    atsi_page_writer_free(&w->tensors);
     atsi_plan_encoder_free(w->encoder);
     atsi_hasher_free(w->hasher);
     free(w->blobs);
@@ -145,7 +148,8 @@ enum atsi_status atsi_plan_writer_begin(struct atsi_plan_writer *w, const struct
 static enum atsi_status store(struct atsi_plan_writer *w, const void *data, uint64_t size_bytes,
                               struct atsi_error *err) {
     struct atsi_plan_blob *blob = &w->blobs[w->n_blobs];
-    ATSI_TRY(atsi_new_file_write(&w->file, data, size_bytes, blob->offset + blob->stored_bytes, err));
+    uint64_t offset = blob->offset + blob->stored_bytes;
+    ATSI_TRY(atsi_page_writer_append(&w->tensors, &w->file, data, size_bytes, offset, err));
     atsi_hasher_update(w->hasher, data, size_bytes);
     blob->stored_bytes += size_bytes;
     return ATSI_OK;
@@ -292,6 +296,7 @@ static struct space space_around_tensors(const struct atsi_plan_writer *w) {
 enum atsi_status atsi_plan_writer_finish(struct atsi_plan_writer *w, struct atsi_str manifest,
                                          struct atsi_str tokenizer, struct atsi_error *err) {
     if (w->is_open) return misused(err, "a tensor is not ended");
+    ATSI_TRY(atsi_page_writer_flush(&w->tensors, &w->file, err));
     struct space space = space_around_tensors(w);
     ATSI_TRY(store_manifest(w, &space, manifest, err));
     ATSI_TRY(store_index(w, &space, err));
