@@ -17,7 +17,7 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
-#include "tests/quant_data.h"
+#include "tests/support/quant_data.h"
 
 enum {
     COLD_MIB = 384

@@ -3,8 +3,8 @@
 #define ATSI_TESTS_GPU_GPU_CASE_H
 
 #include "kernels/device.h"
-#include "tests/quant_data.h"
 #include "tests/support/op_case.h"
+#include "tests/support/quant_data.h"
 
 // A weight of any type with random bits, packed as the planner packs it: ne2 matrices [ne0, ne1].
 int32_t gpu_case_weight(struct op_case *c, enum atsi_dtype dtype, uint64_t ne0, uint64_t ne1, uint64_t ne2,

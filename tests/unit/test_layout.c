@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
-#include "tests/quant_data.h"
 #include "tests/support/check.h"
+#include "tests/support/quant_data.h"
 
 static uint64_t packed_bytes(enum atsi_dtype dtype, uint64_t n_rows, uint64_t n_cols) {
     const uint64_t ne[4] = {n_cols, n_rows, 1, 1};

@@ -5,14 +5,8 @@
 
 #include "planner/content.h"
 #include "tests/support/check.h"
+#include "tests/support/random.h"
 #include "tests/support/tiny_model.h"
-
-static uint64_t next(uint64_t *state) { // splitmix64
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 // Lowers the file and makes the content of a plan of it. Returns the status.
 static enum atsi_status try_file(const struct bytes *file, struct atsi_error *err) {
@@ -43,8 +37,8 @@ static void check_answer(enum atsi_status status, const struct atsi_error *err, 
 static uint64_t bad_value(uint64_t *rng) {
     static const uint64_t values[] = {
         0, 1, 2, 3, 7, 255, 65535, 1 << 20, UINT32_MAX, UINT64_C(1) << 31, UINT64_C(1) << 63, UINT64_MAX};
-    uint64_t i = next(rng) % (2 * sizeof values / sizeof *values);
-    return i < sizeof values / sizeof *values ? values[i] : next(rng);
+    uint64_t i = test_next(rng) % (2 * sizeof values / sizeof *values);
+    return i < sizeof values / sizeof *values ? values[i] : test_next(rng);
 }
 
 static void test_every_number_of_the_structure(void **state) {
@@ -78,7 +72,8 @@ static void test_random_bytes_of_the_metadata(void **state) {
             struct bytes damaged = bytes_exact(&file, file.size);
             struct atsi_error err = {0};
             uint64_t rng = seed;
-            for (uint64_t n = 1 + next(&rng) % 4; n > 0; n--) damaged.data[next(&rng) % header] = (uint8_t)next(&rng);
+            for (uint64_t n = 1 + test_next(&rng) % 4; n > 0; n--)
+                damaged.data[test_next(&rng) % header] = (uint8_t)test_next(&rng);
             check_answer(try_file(&damaged, &err), &err, tiny_archs[a], seed);
             bytes_free(&damaged);
         }

@@ -7,8 +7,8 @@
 #include "kernels/cpu/dequant.h"
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
-#include "tests/quant_data.h"
 #include "tests/support/check.h"
+#include "tests/support/quant_data.h"
 
 // One problem: weights packed and as floats, inputs raw and as the kernels take them.
 struct problem {

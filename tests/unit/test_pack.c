@@ -5,9 +5,9 @@
 #include "formats/half.h"
 #include "kernels/layout.h"
 #include "planner/pack.h"
-#include "tests/quant_data.h"
 #include "tests/support/bytes.h"
 #include "tests/support/check.h"
+#include "tests/support/quant_data.h"
 
 static enum atsi_status collect(void *user, const void *data, uint64_t size, struct atsi_error *err) {
     (void)err;

@@ -8,19 +8,9 @@
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/search.h"
 #include "tests/support/check.h"
+#include "tests/support/random.h"
 
 #define N_MAX 16
-
-static uint64_t next_random(uint64_t *state) {
-    *state += UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t z = *state;
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
-static uint64_t below(uint64_t *state, uint64_t n) { return next_random(state) % n; }
-static double uniform(uint64_t *state) { return (double)(next_random(state) >> 11) / 9007199254740992.0; }
 
 struct problem {
     struct atsi_schedule_instance inst;
@@ -28,33 +18,33 @@ struct problem {
 };
 
 static int32_t random_after(uint64_t *rng, int style, size_t i) {
-    if (style == 0 || i == 0) return below(rng, 8) ? ATSI_AFTER_START : ATSI_AFTER_PREVIOUS;
+    if (style == 0 || i == 0) return test_below(rng, 8) ? ATSI_AFTER_START : ATSI_AFTER_PREVIOUS;
     if (style == 1) return ATSI_AFTER_PREVIOUS;
-    return below(rng, 3) == 0 ? ATSI_AFTER_START : (int32_t)below(rng, i);
+    return test_below(rng, 3) == 0 ? ATSI_AFTER_START : (int32_t)test_below(rng, i);
 }
 
 // Tight regions, ties (small integers), zero sizes and times, dependencies of every kind.
 static void make_random(struct problem *p, uint64_t seed, size_t n_max) {
     uint64_t rng = seed * 1009 + 3;
-    size_t n = 1 + below(&rng, n_max);
-    int times = (int)below(&rng, 3), sizes = (int)below(&rng, 3), afters = (int)below(&rng, 4);
-    double ratio = 0.2 + 3 * uniform(&rng), switching = below(&rng, 3) == 0 ? 0 : 20 * uniform(&rng);
-    uint64_t size_sum = 0, n_gpu = below(&rng, 4);
+    size_t n = 1 + test_below(&rng, n_max);
+    int times = (int)test_below(&rng, 3), sizes = (int)test_below(&rng, 3), afters = (int)test_below(&rng, 4);
+    double ratio = 0.2 + 3 * test_uniform(&rng), switching = test_below(&rng, 3) == 0 ? 0 : 20 * test_uniform(&rng);
+    uint64_t size_sum = 0, n_gpu = test_below(&rng, 4);
     for (size_t i = 0; i < n; i++) {
         struct atsi_schedule_unit *u = &p->units[i];
-        u->size_bytes = sizes == 0 ? 10 : sizes == 1 ? below(&rng, 3) * 5 : 1 + below(&rng, 100);
-        u->t_cpu_us = times == 0 ? (double)below(&rng, 5) : 10 + 90 * uniform(&rng);
-        u->t_gpu_us = times == 0 ? (double)below(&rng, 3) : u->t_cpu_us * (0.05 + 0.3 * uniform(&rng));
-        if (times == 2 && below(&rng, 5) == 0) u->t_gpu_us = 2 * u->t_cpu_us;
-        u->transfer_us = times == 0 ? (double)below(&rng, 6) : u->t_cpu_us * ratio * (0.5 + uniform(&rng));
-        u->switch_us = times == 0 ? (double)below(&rng, 3) : switching;
-        u->home = below(&rng, 4) < n_gpu && below(&rng, 2) ? ATSI_GPU : ATSI_CPU;
+        u->size_bytes = sizes == 0 ? 10 : sizes == 1 ? test_below(&rng, 3) * 5 : 1 + test_below(&rng, 100);
+        u->t_cpu_us = times == 0 ? (double)test_below(&rng, 5) : 10 + 90 * test_uniform(&rng);
+        u->t_gpu_us = times == 0 ? (double)test_below(&rng, 3) : u->t_cpu_us * (0.05 + 0.3 * test_uniform(&rng));
+        if (times == 2 && test_below(&rng, 5) == 0) u->t_gpu_us = 2 * u->t_cpu_us;
+        u->transfer_us = times == 0 ? (double)test_below(&rng, 6) : u->t_cpu_us * ratio * (0.5 + test_uniform(&rng));
+        u->switch_us = times == 0 ? (double)test_below(&rng, 3) : switching;
+        u->home = test_below(&rng, 4) < n_gpu && test_below(&rng, 2) ? ATSI_GPU : ATSI_CPU;
         u->after = random_after(&rng, afters, i);
         size_sum += u->size_bytes;
     }
-    p->inst =
-        (struct atsi_schedule_instance){below(&rng, 1 + (below(&rng, 2) ? size_sum : size_sum / 3 + 10)), n, p->units};
-    if (below(&rng, 20) == 0) p->inst.temp_bytes = 0;
+    p->inst = (struct atsi_schedule_instance){
+        test_below(&rng, 1 + (test_below(&rng, 2) ? size_sum : size_sum / 3 + 10)), n, p->units};
+    if (test_below(&rng, 20) == 0) p->inst.temp_bytes = 0;
 }
 
 // ---- the oracle: the model read a second time, by looking at what is held at a moment ------------------------------
@@ -208,7 +198,7 @@ static void timing_follows_the_model(void **state) {
         struct atsi_schedule_timing timing = {.start_us = start, .end_us = end};
         for (size_t i = 0; i < p.inst.n_units; i++) {
             bool open = p.units[i].home == ATSI_CPU && p.units[i].size_bytes <= p.inst.temp_bytes;
-            assignment[i] = open ? (uint8_t)below(&rng, 2) : (uint8_t)p.units[i].home;
+            assignment[i] = open ? (uint8_t)test_below(&rng, 2) : (uint8_t)p.units[i].home;
         }
         struct oracle o = {0};
         check_equal(atsi_schedule_time(&p.inst, assignment, &timing), oracle_time(&o, &p.inst, assignment), seed,
@@ -280,24 +270,24 @@ static struct atsi_schedule_unit large_units[N_LARGE];
 // 7 tensors a layer, a region of 2 to 6 of them, transfers of 1 to 3 times the CPU time; a part resident.
 static struct atsi_schedule_instance make_large(uint64_t seed) {
     uint64_t rng = seed;
-    double mib[7], speedup[7], mean = 0, ratio = 1 + 2 * uniform(&rng), resident = below(&rng, 3) * 0.25;
-    double switch_us = 10 + 40 * uniform(&rng);
+    double mib[7], speedup[7], mean = 0, ratio = 1 + 2 * test_uniform(&rng), resident = test_below(&rng, 3) * 0.25;
+    double switch_us = 10 + 40 * test_uniform(&rng);
     for (int k = 0; k < 7; k++) {
-        mib[k] = seed % 2 ? 5 + 40 * uniform(&rng) : (k % 6 < 4 ? 5 : 40) * (0.6 + 0.8 * uniform(&rng));
-        speedup[k] = 6 + 12 * uniform(&rng);
+        mib[k] = seed % 2 ? 5 + 40 * test_uniform(&rng) : (k % 6 < 4 ? 5 : 40) * (0.6 + 0.8 * test_uniform(&rng));
+        speedup[k] = 6 + 12 * test_uniform(&rng);
         mean += mib[k] / 7;
     }
     for (size_t i = 0; i < N_LARGE; i++) {
-        double size = mib[i % 7] * (1 + 0.05 * uniform(&rng));
+        double size = mib[i % 7] * (1 + 0.05 * test_uniform(&rng));
         large_units[i] = (struct atsi_schedule_unit){.size_bytes = (uint64_t)(size * 1048576),
                                                      .t_cpu_us = 8 + 26 * size,
                                                      .t_gpu_us = 4 + 26 * size / speedup[i % 7],
                                                      .switch_us = switch_us,
                                                      .transfer_us = 5 + ratio * 26 * size,
                                                      .after = ATSI_AFTER_START,
-                                                     .home = uniform(&rng) < resident ? ATSI_GPU : ATSI_CPU};
+                                                     .home = test_uniform(&rng) < resident ? ATSI_GPU : ATSI_CPU};
     }
-    double region = 2 + 4 * uniform(&rng);
+    double region = 2 + 4 * test_uniform(&rng);
     return (struct atsi_schedule_instance){(uint64_t)(region * mean * 1048576), N_LARGE, large_units};
 }
 
@@ -314,14 +304,14 @@ static double anneal(const struct atsi_schedule_instance *inst, const uint8_t *f
     double now = large_time(inst, sides), best = now, heat = 2e-4 * now;
     for (int k = 0; k < n_moves; k++, heat *= 1 - 7.0 / n_moves) {
         memcpy(trial, sides, N_LARGE);
-        size_t at = below(&seed, N_LARGE - 8), n_flips = 1 + below(&seed, 3);
+        size_t at = test_below(&seed, N_LARGE - 8), n_flips = 1 + test_below(&seed, 3);
         for (size_t f = 0; f < n_flips; f++) {
-            size_t i = at + below(&seed, 8);
+            size_t i = at + test_below(&seed, 8);
             const struct atsi_schedule_unit *u = &inst->units[i];
             if (u->home == ATSI_CPU && u->size_bytes <= inst->temp_bytes) trial[i] ^= 1;
         }
         double time = large_time(inst, trial);
-        if (time > now && uniform(&seed) >= exp((now - time) / heat)) continue;
+        if (time > now && test_uniform(&seed) >= exp((now - time) / heat)) continue;
         now = time;
         memcpy(sides, trial, N_LARGE);
         best = fmin(best, now);
@@ -392,7 +382,7 @@ static void any_instance_is_scheduled(void **state) {
     static struct atsi_schedule_unit units[300];
     for (uint64_t seed = 0; seed < 300; seed++) {
         struct problem p;
-        uint64_t rng = seed, n = 65 + below(&rng, 236);
+        uint64_t rng = seed, n = 65 + test_below(&rng, 236);
         for (size_t i = 0; i < n; i++) {
             if (i % N_MAX == 0) make_random(&p, seed * 31 + i, N_MAX);
             units[i] = p.units[i % p.inst.n_units];

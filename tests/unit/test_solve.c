@@ -7,19 +7,9 @@
 
 #include "planner/solve/solve.h"
 #include "tests/support/check.h"
+#include "tests/support/random.h"
 
 #define N_MAX 64
-
-static uint64_t next_random(uint64_t *state) {
-    *state += UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t z = *state;
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
-static uint64_t below(uint64_t *state, uint64_t n) { return next_random(state) % n; }
-static double uniform(uint64_t *state) { return (double)(next_random(state) >> 11) / 9007199254740992.0; }
 
 struct problem {
     struct atsi_solve_instance inst;
@@ -29,30 +19,30 @@ struct problem {
 // Every kind of trouble in turn: equal sizes, zero sizes, no gain, negative gain, free and huge switches, no budget.
 static void make_random(struct problem *p, uint64_t seed, size_t n_max) {
     uint64_t rng = seed * 977 + 5;
-    size_t n = 1 + below(&rng, n_max);
-    uint64_t granularity = below(&rng, 3) == 0 ? 1 : 1 + below(&rng, 1000);
-    int sizes = (int)below(&rng, 4), gains = (int)below(&rng, 4), switches = (int)below(&rng, 5);
+    size_t n = 1 + test_below(&rng, n_max);
+    uint64_t granularity = test_below(&rng, 3) == 0 ? 1 : 1 + test_below(&rng, 1000);
+    int sizes = (int)test_below(&rng, 4), gains = (int)test_below(&rng, 4), switches = (int)test_below(&rng, 5);
     uint64_t total = 0;
     for (size_t i = 0; i < n; i++) {
         struct atsi_solve_unit *u = &p->units[i];
         *u = (struct atsi_solve_unit){0};
-        u->size_bytes = sizes == 0 ? 7 * granularity : below(&rng, sizes == 1 ? 5 : 100 * granularity);
-        if (sizes == 3 && below(&rng, 3) == 0) u->size_bytes = 0;
-        u->t_gpu_us = 10 * uniform(&rng);
+        u->size_bytes = sizes == 0 ? 7 * granularity : test_below(&rng, sizes == 1 ? 5 : 100 * granularity);
+        if (sizes == 3 && test_below(&rng, 3) == 0) u->size_bytes = 0;
+        u->t_gpu_us = 10 * test_uniform(&rng);
         u->t_cpu_us = gains == 0   ? u->t_gpu_us
-                      : gains == 1 ? 20 * uniform(&rng)
-                      : gains == 2 ? 10 + (double)below(&rng, 5)
-                                   : u->t_gpu_us + 50 * uniform(&rng);
-        if (gains == 2) u->t_gpu_us = (double)below(&rng, 12);
+                      : gains == 1 ? 20 * test_uniform(&rng)
+                      : gains == 2 ? 10 + (double)test_below(&rng, 5)
+                                   : u->t_gpu_us + 50 * test_uniform(&rng);
+        if (gains == 2) u->t_gpu_us = (double)test_below(&rng, 12);
         u->switch_us = switches == 0   ? 0
                        : switches == 1 ? 1e12
-                       : switches == 2 ? 5 * uniform(&rng)
-                                       : 30 * uniform(&rng);
-        if (switches == 4) u->switch_us = (double)below(&rng, 4);
-        u->is_expert = below(&rng, 3) == 0;
+                       : switches == 2 ? 5 * test_uniform(&rng)
+                                       : 30 * test_uniform(&rng);
+        if (switches == 4) u->switch_us = (double)test_below(&rng, 4);
+        u->is_expert = test_below(&rng, 3) == 0;
         total += u->size_bytes / granularity + 1;
     }
-    uint64_t budget = below(&rng, 8) == 0 ? 0 : below(&rng, total * granularity + 1);
+    uint64_t budget = test_below(&rng, 8) == 0 ? 0 : test_below(&rng, total * granularity + 1);
     p->inst = (struct atsi_solve_instance){budget, granularity, n, p->units};
 }
 
@@ -118,7 +108,7 @@ static void dp_respects_fixed_units(void **state) {
         struct problem p;
         make_random(&p, seed + 10000, 12);
         uint64_t rng = seed;
-        for (size_t i = 0; i < p.inst.n_units; i++) p.units[i].fix = (enum atsi_solve_fix)below(&rng, 3);
+        for (size_t i = 0; i < p.inst.n_units; i++) p.units[i].fix = (enum atsi_solve_fix)test_below(&rng, 3);
         double best = best_of_all(&p.inst);
         uint8_t placement[N_MAX];
         struct atsi_error err = {0};
@@ -215,10 +205,10 @@ static void any_scale_is_certified(void **state) {
         struct problem p;
         make_random(&p, seed + 50000, 60);
         uint64_t rng = seed;
-        double times = pow(10, 14 * uniform(&rng) - 4), switches = pow(10, 14 * uniform(&rng) - 4);
+        double times = pow(10, 14 * test_uniform(&rng) - 4), switches = pow(10, 14 * test_uniform(&rng) - 4);
         for (size_t i = 0; i < p.inst.n_units; i++) {
             struct atsi_solve_unit *u = &p.units[i];
-            double spread = below(&rng, 8) ? 1 : 100;
+            double spread = test_below(&rng, 8) ? 1 : 100;
             u->t_cpu_us *= times * spread;
             u->t_gpu_us *= times * spread;
             u->switch_us = fmin(1e12, u->switch_us * switches);
@@ -256,9 +246,9 @@ static void large_instances_are_fast(void **state) {
     static uint8_t placement[N];
     uint64_t rng = 1;
     for (size_t i = 0; i < N; i++)
-        units[i] = (struct atsi_solve_unit){.size_bytes = (10 + below(&rng, 90)) << 20,
-                                            .t_cpu_us = 100 + 900 * uniform(&rng),
-                                            .t_gpu_us = 100 * uniform(&rng),
+        units[i] = (struct atsi_solve_unit){.size_bytes = (10 + test_below(&rng, 90)) << 20,
+                                            .t_cpu_us = 100 + 900 * test_uniform(&rng),
+                                            .t_gpu_us = 100 * test_uniform(&rng),
                                             .switch_us = 30};
     struct atsi_solve_instance inst = {UINT64_C(24576) << 20, 1 << 20, N, units};
     struct atsi_milp_options options = {.seconds_max = 10, .seconds_enough = 0, .gap_target = 0.005};

@@ -1,6 +1,6 @@
 // quant_data.h: weights of any type for tests and benches: random, and at the ends of what a block can hold.
-#ifndef ATSI_TESTS_QUANT_DATA_H
-#define ATSI_TESTS_QUANT_DATA_H
+#ifndef ATSI_TESTS_SUPPORT_QUANT_DATA_H
+#define ATSI_TESTS_SUPPORT_QUANT_DATA_H
 
 #include <stdint.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "formats/blocks.h"
 #include "formats/dtype.h"
 #include "formats/half.h"
+#include "tests/support/random.h"
 
 // Every type with a matmul kernel.
 static const enum atsi_dtype QUANT_DATA_TYPES[] = {
@@ -23,12 +24,7 @@ struct quant_rng {
     uint64_t state;
 };
 
-static inline uint64_t quant_next(struct quant_rng *rng) { // splitmix64
-    uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
+static inline uint64_t quant_next(struct quant_rng *rng) { return test_next(&rng->state); }
 
 static inline float quant_uniform(struct quant_rng *rng) {
     return (float)(quant_next(rng) >> 40) * 0x1p-23f - 1;
