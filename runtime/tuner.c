@@ -8,6 +8,9 @@
 // question. Later its forecast says little: it leans on speeds that were recorded under this one, where both sides may get in each
 // other's way more or less.
 static const double gain = 0.99, hopeless = 1.15;
+// Once speeds have been recorded for a while they are known better than after the few rounds of a trial; a little more counts than
+// after a change, since nothing is wrong.
+static const double polish = 0.98;
 // Rounds that differ by this part of their median among each other need more of them to be compared.
 static const double noisy = 0.3;
 // How much slower than the next best what is at work may turn out before that is tried again.
@@ -124,10 +127,18 @@ bool atsi_tuner_may_return(const struct atsi_tuner *t) {
     return t->trying && t->n_results > 0 && find_best(t) == t->i_newest;
 }
 
+static bool are_alike(const struct atsi_tuner *t, const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
+    return a->use == b->use && is_alike(t, &a->scales, &b->scales);
+}
+
+// The fastest of those that differ from the best in more than their luck.
 static struct atsi_tuner_result find_second(const struct atsi_tuner *t, uint32_t best) {
     struct atsi_tuner_result second = {.median_us = 0};
-    for (uint32_t i = 0; i < t->n_results; i++)
-        if (i != best && (second.median_us == 0 || t->results[i].median_us < second.median_us)) second = t->results[i];
+    for (uint32_t i = 0; i < t->n_results; i++) {
+        const struct atsi_tuner_result *r = &t->results[i];
+        if (are_alike(t, &r->wish, &t->results[best].wish)) continue;
+        if (second.median_us == 0 || r->median_us < second.median_us) second = *r;
+    }
     return second;
 }
 
@@ -166,7 +177,7 @@ static bool is_hopeless(const struct atsi_tuner *t) {
 
 static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
     for (uint32_t i = 0; i < t->n_results; i++)
-        if (t->results[i].wish.use == wish->use && is_alike(t, &t->results[i].wish.scales, &wish->scales)) return true;
+        if (are_alike(t, &t->results[i].wish, wish)) return true;
     return false;
 }
 
@@ -235,6 +246,7 @@ static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *
 static bool follow_speeds(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
     struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
     t->second_wait = ATSI_TUNER_SECOND;
+    t->is_polished = false;
     begin_again(t, n, may_try_other(t, now), true);
     return ask(t, &wish, now, gain, "speeds have changed");
 }
@@ -251,6 +263,21 @@ static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scale
     t->second_wait *= 2;
     begin_again(t, n, false, false);
     return ask(t, &t->second.wish, now, INFINITY, "the next best was faster");
+}
+
+// Something like it was tried lately, and is not at work.
+static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
+    return was_tried(t, wish) && !is_alike(t, &t->at_work.scales, &wish->scales);
+}
+
+// The same use as decided for what is known by now. True when it is asked for.
+static bool try_to_polish(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
+    struct atsi_tuner_wish wish = {t->at_work.use, *now, true};
+    if (t->is_polished || t->n_settled < ATSI_TUNER_SECOND) return false;
+    t->is_polished = true;
+    if (atsi_scales_deviation(&t->at_work.scales, now) == 0 || has_lost(t, &wish)) return false;
+    begin_again(t, n, false, false);
+    return ask(t, &wish, now, polish, "speeds are known better");
 }
 
 static bool try_what_is_overdue(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
@@ -275,6 +302,7 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
     t->n_behind = t->n_deviating == 0 && is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
     if (t->n_behind >= n) return try_second(t, n, now);
+    if (t->n_deviating == 0 && try_to_polish(t, n, now)) return true;
     if (t->n_deviating < n) return false;
     t->n_deviating = 0;
     return other_speeds ? follow_speeds(t, n - 1, now) : follow_times(t, n - 1, now);

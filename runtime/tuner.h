@@ -53,6 +53,7 @@ struct atsi_tuner {
         double median_us;
     } results[ATSI_TUNER_TRIALS];                         // of the trials going on
     struct atsi_tuner_result second;                      // the next best of the last trials; median 0: none
+    bool is_polished;                                     // decided again once speeds were known better
     uint32_t second_wait;                                 // rounds before it may be tried again
     struct atsi_tuner_result finished[ATSI_TUNER_TRIALS]; // of the last that compared any, for people
     uint32_t n_results, n_finished, i_newest;             // the newest result is at work when the trials end

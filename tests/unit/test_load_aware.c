@@ -185,18 +185,14 @@ static void rounds_are_nearly_as_fast_as_with_known_speeds(void **state) {
 static void a_wrong_profile_is_corrected(void **state) {
     (void)state;
     static const struct atsi_scales truth = {0.6, 1.2, 1.5};
-    int n_behind = 0; // whose shares stay worse than they could be
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct machine m;
         open_machine(&m, seed * 2654435761u);
         struct means means = run(&m, &truth, 80);
         assert_true(means.aware_us < 0.95 * means.fixed_us);
-        double behind = means.aware_us / best_us(&m, &truth);
-        assert_true(behind < 1.15); // what the tuner takes for hopeless
-        n_behind += behind > 1.02;
+        assert_true(means.aware_us < 1.02 * best_us(&m, &truth));
         close_machine(&m);
     }
-    assert_true(n_behind <= 3);
 }
 
 int main(void) {

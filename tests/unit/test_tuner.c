@@ -158,6 +158,62 @@ static void the_other_use_is_tried_after_long(void **state) {
     assert_int_equal(run(&t, &m, 120, 1).last.use, ATSI_LINK_STREAMS);
 }
 
+// What a change made the fastest may be slower than what was at home; then that returns.
+static void what_is_at_home_is_tried_when_speeds_change(void **state) {
+    (void)state;
+    struct machine m = {{60, 30}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 60, 1);
+    m = (struct machine){{80, 60}, 1, {3, 1, 1}};
+    assert_true(run(&t, &m, 100, 1).last.scales.cpu == 3);
+    m = (struct machine){
+        {80, 60}, 1.5, {1.5, 1, 1}}; // those decided for other speeds are slow, but for the one at home
+    assert_true(run(&t, &m, 60, 1).last.scales.cpu == 1.5);
+    const struct atsi_tuner_wish *newest = &t.finished[t.n_finished - 1].wish;
+    assert_true(newest->use == ATSI_LINK_SHARES && newest->scales.cpu == 1);
+}
+
+// Rounds that differ by a third among each other are compared by twice as many.
+static void noisy_rounds_are_counted_longer(void **state) {
+    (void)state;
+    for (int noise = 0; noise < 2; noise++) {
+        struct atsi_scales scales = {1, 1, 1};
+        struct atsi_tuner t;
+        atsi_tuner_start(&t, &with_choice);
+        atsi_tuner_begun(&t, t.wish.use);
+        int n = 1;
+        while (!atsi_tuner_record(&t, 30 + 20 * noise * (n % 2), &scales)) n++;
+        assert_int_equal(n, noise ? ATSI_TUNER_MANY_ROUNDS + 1 : ATSI_TUNER_ROUNDS + 1);
+    }
+}
+
+// A trial was unlucky: what it made look slow is tried again as soon as what won turns out slower than that.
+static void the_next_best_gets_a_second_chance(void **state) {
+    (void)state;
+    struct machine m = {{32, 30}, 1, {1, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
+    m.times_us[ATSI_LINK_SHARES] = 34.4; // under epsilon
+    m.times_us[ATSI_LINK_STREAMS] = 31;
+    assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_STREAMS);
+}
+
+// After some rounds speeds are known better; a decision for them is asked for once.
+static void speeds_known_better_are_decided_for_once(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1.08, 1, 1}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 30, 1);
+    m.scales.cpu = 1.18;
+    struct run r = run(&t, &m, 40, 1);
+    assert_true(r.n_decisions == 1 && r.last.scales.cpu == 1.18);
+    m.scales.cpu = 1.25;
+    assert_int_equal(run(&t, &m, 100, 1).n_decisions, 0);
+}
+
 // Algorithm 3's tau: no two decisions closer than that.
 static void waits_between_decisions(void **state) {
     (void)state;
@@ -211,6 +267,10 @@ int main(void) {
         cmocka_unit_test(decides_again_when_a_speed_changes),
         cmocka_unit_test(tries_the_other_use_when_the_load_changes),
         cmocka_unit_test(the_other_use_is_tried_after_long),
+        cmocka_unit_test(what_is_at_home_is_tried_when_speeds_change),
+        cmocka_unit_test(noisy_rounds_are_counted_longer),
+        cmocka_unit_test(the_next_best_gets_a_second_chance),
+        cmocka_unit_test(speeds_known_better_are_decided_for_once),
         cmocka_unit_test(waits_between_decisions),
         cmocka_unit_test(small_changes_and_single_outliers_change_nothing),
         cmocka_unit_test(a_static_placement_is_never_decided_again),
