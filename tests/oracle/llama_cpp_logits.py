@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Logits of synthetic models of every family and tensor type, compared with llama.cpp's.
 
-    tests/oracle/llama_cpp_logits.py [--families | --types] [--only WORD]
+    tests/oracle/llama_cpp_logits.py [--families] [--types] [--widths] [--only WORD]
 
-prints a table in Markdown, as it stands in docs/oracles.md, and fails when a mean KL divergence is 0.01 or more. llama.cpp comes
+prints tables in Markdown, as they stand in docs/oracles.md (without an option all of them; layers of full width take up to 6 GB of
+disk and half a minute each), and fails when a mean KL divergence is 0.01 or more. llama.cpp comes
 with llama-cpp-python (pip install llama-cpp-python==0.3.36 numpy; it compiles llama.cpp, which takes a while, so
 `make oracle` leaves this out). With ATSI_REFERENCE=PROGRAM another build of it is asked: PROGRAM MODEL TOKENS OUT writes float32 logits
 of all tokens (ids separated by spaces in the file TOKENS) to OUT.
@@ -47,6 +48,32 @@ FAMILIES = {
     "seed_oss": ("seed-oss-36b", f"--layers 2 {DENSE}"),
     "ernie4_5": ("ernie-4.5-0.3b", f"--layers 2 {DENSE}"),
     "ernie4_5-moe": ("ernie-4.5-21b-a3b", f"--layers 3 --experts 32 --ff 512 {MOE} --embd 1024"),
+}
+# Layers of the real size, few of them, in the type in which the model is usually found; of very many experts only some.
+WIDTHS = {
+    "llama3.1-8b": (2, "", "q4_k_m"),
+    "llama3.1-70b": (1, "", "q4_k_m"),
+    "mixtral-8x7b": (1, "", "q4_k_m"),
+    "qwen2.5-7b": (2, "", "q4_k_m"),
+    "qwen1.5-moe-a2.7b": (2, "", "q4_k_m"),
+    "qwen3-1.7b": (2, "", "q8_0"),
+    "qwen3-14b": (2, "", "q4_k_m"),
+    "qwen3-30b-a3b": (2, "", "q4_k_m"),
+    "qwen3-next-80b-a3b": (4, "", "q4_k_m"),
+    "qwen3.5-27b": (4, "", "q4_k_m"),
+    "qwen3.5-122b-a10b": (4, "--experts 64", "q4_k_m"),
+    "gemma3-27b": (6, "", "q4_k_m"),
+    "gpt-oss-20b": (2, "", "mxfp4"),
+    "gpt-oss-120b": (2, "", "mxfp4"),
+    "glm-z1-9b": (2, "", "f16"),
+    "glm4.5-air": (2, "--experts 32", "q4_k_m"),
+    "phi-4": (2, "", "q4_k_m"),
+    "phi-4-mini": (2, "", "q4_k_m"),
+    "ministral-3-14b": (2, "", "q4_k_m"),
+    "minimax-m2": (2, "--experts 64", "q4_k_m"),
+    "seed-oss-36b": (2, "", "q4_k_m"),
+    "ernie-4.5-0.3b": (2, "", "q8_0"),
+    "ernie-4.5-21b-a3b": (3, "", "q4_k_m"),
 }
 RECIPES = ["q4_k_m", "q8_0", "f16", "dynamic", "mxfp4"]
 TYPES = (
@@ -114,16 +141,43 @@ def table(title: str, rows: dict, columns: list[str], only: str) -> int:
     return n_bad
 
 
+def widths(only: str) -> int:
+    """The table of layers of full width. Returns how many rows are too large or failed."""
+    n_bad = 0
+    print("| shape | layers | recipe | KL | largest KL of a token |\n|---|---|---|---|---|")
+    for shape, (n_layers, sizes, recipe) in WIDTHS.items():
+        if only not in shape:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                kl, line = compare(Path(folder), shape, f"--layers {n_layers} {sizes}", recipe)
+                largest = float(re.search(r" kl_max=(\S+)", line).group(1))
+                cells = f"{kl:.1e} | {largest:.1e}"
+                n_bad += not kl < MAX_KL
+            except RuntimeError as failure:
+                line, cells = str(failure), "failed | "
+                n_bad += 1
+        print(f"{shape} {recipe}: {line}", file=sys.stderr)
+        name = shape + (sizes.replace("--experts ", ", ") + " experts" if sizes else "")
+        print(f"| {name} | {n_layers} | {recipe} | {cells} |", flush=True)
+    print()
+    return n_bad
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", action="store_true", help="only every family in the recipes of uploads")
     parser.add_argument("--types", action="store_true", help="only every tensor type in a dense and a MoE family")
+    parser.add_argument("--widths", action="store_true", help="only layers of full width, every shape in its usual type")
     parser.add_argument("--only", default="", help="only families whose name holds this word")
     options = parser.parse_args()
+    everything = not (options.families or options.types or options.widths)
     n_bad = 0
-    if options.families or not options.types:
+    if options.families or everything:
         n_bad += table("family", FAMILIES, RECIPES, options.only)
-    if options.types or not options.families:
+    if options.widths or everything:
+        n_bad += widths(options.only)
+    if options.types or everything:
         rows = {name: FAMILIES[name] for name in ("qwen3", "qwen3moe")}
         for first in range(0, len(TYPES), 8):
             n_bad += table("family", rows, TYPES[first : first + 8], options.only)
