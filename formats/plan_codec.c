@@ -84,75 +84,117 @@ enum atsi_status atsi_plan_encode_frame(struct plan_encoder *encoder, const void
 
 // ---- unpacking ---------------------------------------------------------------------------------------------------
 
-struct frame {
-    uint64_t stored_at, raw_at; // offsets in the stored and in the unpacked tensor
-    uint32_t stored_bytes, raw_bytes;
+static enum atsi_status bad_frame(struct atsi_error *err, uint64_t at, const char *what) {
+    return atsi_fail(err, ATSI_BAD_INPUT, "expected a zstd frame of at most 4 MiB at byte %" PRIu64 ", found %s", at,
+                     what);
+}
+
+// Frames of one tensor while they are found.
+struct frame_list {
+    struct atsi_plan_frame *frames;
+    size_t n_frames, cap;
 };
 
-// A tensor being unpacked, by several threads perhaps; `lock` guards what is below it.
+static enum atsi_status add_frame(struct frame_list *list, const struct atsi_plan_frame *frame,
+                                  struct atsi_error *err) {
+    if (list->n_frames == list->cap) {
+        size_t cap = list->cap ? 2 * list->cap : 16;
+        struct atsi_plan_frame *frames = realloc(list->frames, cap * sizeof *frames);
+        if (!frames) return out_of_memory(err);
+        list->frames = frames;
+        list->cap = cap;
+    }
+    list->frames[list->n_frames++] = *frame;
+    return ATSI_OK;
+}
+
+static uint32_t planes_of(const struct atsi_plan_blob *blob) {
+    return blob->encoding == ATSI_PLAN_ZSTD_PLANES ? atsi_plan_n_planes(blob->tensor.dtype) : 1;
+}
+
+static enum atsi_status list_frames(struct frame_list *list, const struct atsi_plan_blob *blob, const uint8_t *stored,
+                                    struct atsi_error *err) {
+    uint64_t done = 0, raw_bytes = blob->tensor.size_bytes;
+    for (uint64_t at = 0; at < blob->stored_bytes;) {
+        size_t size = ZSTD_findFrameCompressedSize(stored + at, blob->stored_bytes - at);
+        if (ZSTD_isError(size)) return bad_frame(err, at, ZSTD_getErrorName(size));
+        unsigned long long content = ZSTD_getFrameContentSize(stored + at, size);
+        bool fits =
+            content && content <= PLAN_FRAME_BYTES && content <= raw_bytes - done && content % planes_of(blob) == 0;
+        if (!fits || size > UINT32_MAX) return bad_frame(err, at, "another size");
+        ATSI_TRY(add_frame(list, &(struct atsi_plan_frame){at, done, (uint32_t)size, (uint32_t)content}, err));
+        at += size;
+        done += content;
+    }
+    if (done == raw_bytes) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "expected %" PRIu64 " bytes unpacked, found %" PRIu64, raw_bytes, done);
+}
+
+enum atsi_status atsi_plan_find_frames(const struct atsi_plan_blob *blob, const uint8_t *stored,
+                                       struct atsi_plan_frame **frames, size_t *n_frames, struct atsi_error *err) {
+    struct frame_list list = {0};
+    enum atsi_status status = list_frames(&list, blob, stored, err);
+    if (status != ATSI_OK) {
+        free(list.frames);
+        list = (struct frame_list){0};
+    }
+    *frames = list.frames;
+    *n_frames = list.n_frames;
+    return status;
+}
+
+struct atsi_plan_unpacker {
+    ZSTD_DCtx *context;
+    uint8_t *scratch; // [PLAN_FRAME_BYTES] of which only what is used becomes memory
+};
+
+enum atsi_status atsi_plan_unpacker_new(struct atsi_plan_unpacker **out, struct atsi_error *err) {
+    struct atsi_plan_unpacker *unpacker = *out = calloc(1, sizeof *unpacker);
+    if (!unpacker) return out_of_memory(err);
+    unpacker->context = ZSTD_createDCtx();
+    unpacker->scratch = malloc(PLAN_FRAME_BYTES);
+    return unpacker->context && unpacker->scratch ? ATSI_OK : out_of_memory(err);
+}
+
+void atsi_plan_unpacker_free(struct atsi_plan_unpacker *unpacker) {
+    if (!unpacker) return;
+    ZSTD_freeDCtx(unpacker->context);
+    free(unpacker->scratch);
+    free(unpacker);
+}
+
+enum atsi_status atsi_plan_unpack_frame(struct atsi_plan_unpacker *unpacker, const struct atsi_plan_blob *blob,
+                                        const uint8_t *stored, const struct atsi_plan_frame *frame, uint8_t *dst,
+                                        struct atsi_error *err) {
+    uint32_t n_planes = planes_of(blob);
+    uint8_t *target = dst && n_planes == 1 ? dst : unpacker->scratch;
+    size_t n = ZSTD_decompressDCtx(unpacker->context, target, frame->raw_bytes, stored + frame->stored_offset,
+                                   frame->stored_bytes);
+    if (ZSTD_isError(n)) return bad_frame(err, frame->stored_offset, ZSTD_getErrorName(n));
+    if (n != frame->raw_bytes) return bad_frame(err, frame->stored_offset, "another size");
+    if (dst && n_planes > 1) join_planes(dst, unpacker->scratch, n, n_planes);
+    return ATSI_OK;
+}
+
+// ---- a tensor by several threads ---------------------------------------------------------------------------------
+
+// `lock` guards what is below it.
 struct unpacking {
+    const struct atsi_plan_blob *blob;
     const uint8_t *stored;
-    uint8_t *dst;       // NULL: the frames are only checked
-    uint64_t raw_bytes; // of the tensor
-    uint32_t n_planes;
-    struct frame *frames;
-    size_t n_frames, frames_cap;
+    uint8_t *dst; // NULL: the frames are only checked
+    struct atsi_plan_frame *frames;
+    size_t n_frames;
     pthread_mutex_t lock;
     size_t next;
     enum atsi_status status; // of the first failure
     struct atsi_error err;
 };
 
-static enum atsi_status bad_frame(struct atsi_error *err, uint64_t at, const char *what) {
-    return atsi_fail(err, ATSI_BAD_INPUT, "expected a zstd frame of at most 4 MiB at byte %" PRIu64 ", found %s", at,
-                     what);
-}
-
-static enum atsi_status add_frame(struct unpacking *u, const struct frame *frame, struct atsi_error *err) {
-    if (u->n_frames == u->frames_cap) {
-        size_t cap = u->frames_cap ? 2 * u->frames_cap : 16;
-        struct frame *frames = realloc(u->frames, cap * sizeof *frames);
-        if (!frames) return out_of_memory(err);
-        u->frames = frames;
-        u->frames_cap = cap;
-    }
-    u->frames[u->n_frames++] = *frame;
-    return ATSI_OK;
-}
-
-// Finds all frames from their headers and checks that together they are the tensor.
-static enum atsi_status find_frames(struct unpacking *u, uint64_t stored_bytes, struct atsi_error *err) {
-    uint64_t done = 0;
-    for (uint64_t at = 0; at < stored_bytes;) {
-        size_t size = ZSTD_findFrameCompressedSize(u->stored + at, stored_bytes - at);
-        if (ZSTD_isError(size)) return bad_frame(err, at, ZSTD_getErrorName(size));
-        unsigned long long content = ZSTD_getFrameContentSize(u->stored + at, size);
-        bool fits =
-            content && content <= PLAN_FRAME_BYTES && content <= u->raw_bytes - done && content % u->n_planes == 0;
-        if (!fits || size > UINT32_MAX) return bad_frame(err, at, "another size");
-        ATSI_TRY(add_frame(u, &(struct frame){at, done, (uint32_t)size, (uint32_t)content}, err));
-        at += size;
-        done += content;
-    }
-    if (done == u->raw_bytes) return ATSI_OK;
-    return atsi_fail(err, ATSI_BAD_INPUT, "expected %" PRIu64 " bytes unpacked, found %" PRIu64, u->raw_bytes, done);
-}
-
-static enum atsi_status unpack_frame(const struct unpacking *u, const struct frame *frame, ZSTD_DCtx *context,
-                                     uint8_t *scratch, struct atsi_error *err) {
-    uint8_t *dst = u->dst ? u->dst + frame->raw_at : NULL, *target = dst && u->n_planes == 1 ? dst : scratch;
-    size_t n =
-        ZSTD_decompressDCtx(context, target, frame->raw_bytes, u->stored + frame->stored_at, frame->stored_bytes);
-    if (ZSTD_isError(n)) return bad_frame(err, frame->stored_at, ZSTD_getErrorName(n));
-    if (n != frame->raw_bytes) return bad_frame(err, frame->stored_at, "another size");
-    if (dst && u->n_planes > 1) join_planes(dst, scratch, n, u->n_planes);
-    return ATSI_OK;
-}
-
 // The next frame for a thread; NULL when there is none or another thread failed.
-static const struct frame *take_frame(struct unpacking *u) {
+static const struct atsi_plan_frame *take_frame(struct unpacking *u) {
     pthread_mutex_lock(&u->lock);
-    const struct frame *frame = u->status == ATSI_OK && u->next < u->n_frames ? &u->frames[u->next++] : NULL;
+    const struct atsi_plan_frame *frame = u->status == ATSI_OK && u->next < u->n_frames ? &u->frames[u->next++] : NULL;
     pthread_mutex_unlock(&u->lock);
     return frame;
 }
@@ -169,14 +211,13 @@ static void note_failure(struct unpacking *u, enum atsi_status status, const str
 static void *unpack_frames(void *argument) {
     struct unpacking *u = argument;
     struct atsi_error err = {0};
-    ZSTD_DCtx *context = ZSTD_createDCtx();
-    uint8_t *scratch = malloc(u->raw_bytes < PLAN_FRAME_BYTES ? u->raw_bytes : PLAN_FRAME_BYTES);
-    enum atsi_status status = context && scratch ? ATSI_OK : out_of_memory(&err);
-    for (const struct frame *frame; status == ATSI_OK && (frame = take_frame(u));)
-        status = unpack_frame(u, frame, context, scratch, &err);
+    struct atsi_plan_unpacker *unpacker;
+    enum atsi_status status = atsi_plan_unpacker_new(&unpacker, &err);
+    for (const struct atsi_plan_frame *frame; status == ATSI_OK && (frame = take_frame(u));)
+        status = atsi_plan_unpack_frame(unpacker, u->blob, u->stored, frame, u->dst ? u->dst + frame->raw_offset : NULL,
+                                        &err);
     if (status != ATSI_OK) note_failure(u, status, &err);
-    ZSTD_freeDCtx(context);
-    free(scratch);
+    atsi_plan_unpacker_free(unpacker);
     return NULL;
 }
 
@@ -200,11 +241,10 @@ enum atsi_status atsi_plan_decode(const struct atsi_plan_blob *blob, const uint8
         if (dst) memcpy(dst, stored, blob->tensor.size_bytes);
         return ATSI_OK;
     }
-    struct unpacking u = {.stored = stored, .dst = dst, .raw_bytes = blob->tensor.size_bytes};
-    u.n_planes = blob->encoding == ATSI_PLAN_ZSTD_PLANES ? atsi_plan_n_planes(blob->tensor.dtype) : 1;
-    enum atsi_status status = find_frames(&u, blob->stored_bytes, err);
+    struct unpacking u = {.blob = blob, .stored = stored, .dst = dst};
+    ATSI_TRY(atsi_plan_find_frames(blob, stored, &u.frames, &u.n_frames, err));
     pthread_mutex_init(&u.lock, NULL);
-    if (status == ATSI_OK) status = unpack_by_threads(&u, n_threads, err);
+    enum atsi_status status = unpack_by_threads(&u, n_threads, err);
     pthread_mutex_destroy(&u.lock);
     free(u.frames);
     return status;

@@ -368,6 +368,22 @@ enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const st
     return atsi_plan_file_read_by(file, blob, 1, dst, err);
 }
 
+enum atsi_status atsi_plan_file_frames(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                       struct atsi_plan_frame **frames, size_t *n_frames, struct atsi_error *err) {
+    const uint8_t *stored = atsi_plan_file_stored(file, blob);
+    *frames = NULL;
+    *n_frames = 0;
+    return of_blob(file, blob, stored ? atsi_plan_find_frames(blob, stored, frames, n_frames, err) : no_weights(err),
+                   err);
+}
+
+enum atsi_status atsi_plan_file_unpack(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                       const struct atsi_plan_frame *frame, struct atsi_plan_unpacker *unpacker,
+                                       void *dst, struct atsi_error *err) {
+    const uint8_t *stored = atsi_plan_file_stored(file, blob);
+    return of_blob(file, blob, atsi_plan_unpack_frame(unpacker, blob, stored, frame, dst, err), err);
+}
+
 static enum atsi_status verify_stored(const struct atsi_plan_blob *blob, const uint8_t *stored,
                                       struct atsi_error *err) {
     uint64_t found = atsi_hash(stored, blob->stored_bytes);

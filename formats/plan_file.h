@@ -71,6 +71,24 @@ enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const st
 // The same, a compressed tensor unpacked by n_threads threads (0 counts as 1).
 enum atsi_status atsi_plan_file_read_by(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
                                         uint32_t n_threads, void *dst, struct atsi_error *err);
+
+// One of the zstd frames that a compressed tensor is made of. Each stands alone, so any thread may unpack any of them.
+struct atsi_plan_frame {
+    uint64_t stored_offset, raw_offset; // in the stored and in the unpacked tensor
+    uint32_t stored_bytes, raw_bytes;   // raw: at most 4 MiB
+};
+// All frames of a compressed tensor in order, checked to be all of it; free() them.
+enum atsi_status atsi_plan_file_frames(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                       struct atsi_plan_frame **frames, size_t *n_frames, struct atsi_error *err);
+// What one thread holds to unpack frames with. Free it whether making it succeeds or not; NULL is fine.
+struct atsi_plan_unpacker;
+enum atsi_status atsi_plan_unpacker_new(struct atsi_plan_unpacker **out, struct atsi_error *err);
+void atsi_plan_unpacker_free(struct atsi_plan_unpacker *unpacker);
+// Unpacks one frame of the tensor to dst (frame->raw_bytes).
+enum atsi_status atsi_plan_file_unpack(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                       const struct atsi_plan_frame *frame, struct atsi_plan_unpacker *unpacker,
+                                       void *dst, struct atsi_error *err);
+
 // The checksum of a tensor, and that it unpacks to its size.
 enum atsi_status atsi_plan_file_verify_blob(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
                                             struct atsi_error *err);

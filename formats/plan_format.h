@@ -66,6 +66,14 @@ void atsi_plan_encoder_free(struct plan_encoder *encoder); // NULL is fine
 enum atsi_status atsi_plan_encode_frame(struct plan_encoder *encoder, const void *data, size_t size_bytes,
                                         uint32_t n_planes, int level, struct atsi_str *frame, struct atsi_error *err);
 
+// The frames of a compressed tensor, by their headers, checked to be exactly the tensor; free() them. ATSI_BAD_INPUT without a name.
+enum atsi_status atsi_plan_find_frames(const struct atsi_plan_blob *blob, const uint8_t *stored,
+                                       struct atsi_plan_frame **frames, size_t *n_frames, struct atsi_error *err);
+// Unpacks one of them to dst, or only checks it when dst is NULL.
+enum atsi_status atsi_plan_unpack_frame(struct atsi_plan_unpacker *unpacker, const struct atsi_plan_blob *blob,
+                                        const uint8_t *stored, const struct atsi_plan_frame *frame, uint8_t *dst,
+                                        struct atsi_error *err);
+
 // Unpacks a tensor's frames to dst (tensor.size_bytes), or only checks them when dst is NULL, by n_threads threads (0 counts
 // as 1). ATSI_BAD_INPUT without a name when they do not unpack to exactly that.
 enum atsi_status atsi_plan_decode(const struct atsi_plan_blob *blob, const uint8_t *stored, uint32_t n_threads,

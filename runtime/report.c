@@ -129,6 +129,24 @@ static void report_rounds(FILE *f, const struct atsi_session *session, const str
     report_decisions(f, r, token_us);
 }
 
+static double percent(double part, double all) { return all > 0 ? 100 * part / all : 0; }
+
+static void report_loading(FILE *f, const struct atsi_load_times *t) {
+    fprintf(
+        f,
+        "weights  loaded in %.1f ms by %u threads: memory of the card %.1f, reading and copying to it %.1f, mapping "
+        "what stays %.1f, pinning that %.1f\n",
+        t->all_us * 1e-3, t->n_threads, t->room_us * 1e-3, t->upload_us * 1e-3, t->map_us * 1e-3, t->pin_us * 1e-3);
+    if (t->upload.bytes == 0) return;
+    double threads_us = t->upload_us * t->n_threads;
+    fprintf(
+        f,
+        "upload   %.1f MiB at %.1f GB/s, buffers after %.1f ms; of the threads' time %.0f %% reading, %.0f %% waiting "
+        "for the link\n",
+        (double)t->upload.bytes / 0x1p20, rate((double)t->upload.bytes, t->upload_us) * 1e-9, t->upload.ring_us * 1e-3,
+        percent(t->upload.read_us, threads_us), percent(t->upload.wait_us, threads_us));
+}
+
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
     fprintf(
@@ -137,8 +155,7 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
         "MiB\n",
         (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
         (double)weights->pinned_bytes / 0x1p20, (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
-    fprintf(f, "weights  loaded in %.1f ms: memory of the card %.1f, copying to it %.1f, pinning the plan file %.1f\n",
-            weights->load_us * 1e-3, weights->room_us * 1e-3, weights->upload_us * 1e-3, weights->register_us * 1e-3);
+    report_loading(f, &weights->times);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
     report_rounds(f, session, &times->result);

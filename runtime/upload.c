@@ -1,8 +1,11 @@
 #include "runtime/upload.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "formats/base/clock.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 // Linux 5.14
@@ -29,12 +32,17 @@ static void fault_in(const uint8_t *data, uint64_t bytes) {
     for (uintptr_t p = (uintptr_t)data; p < end; p += page) (void)*(const volatile uint8_t *)p;
 }
 
+// Through the file where it can be: pages that are mapped for a single look cost more than the look.
+static void read_bytes(const struct atsi_plan_file *file, uint8_t *dst, const uint8_t *src, uint64_t bytes) {
+    if (dst && file && atsi_plan_file_fetch(file, src, bytes, dst)) return;
+    fault_in(src, bytes);
+    if (dst) memcpy(dst, src, bytes);
+}
+
 static void read_piece(const struct bulk *b, uint64_t i) {
     uint64_t begin = i * READ_PIECE_BYTES, left = b->bytes - begin;
-    uint64_t bytes = left < READ_PIECE_BYTES ? left : READ_PIECE_BYTES;
-    if (b->dst && b->file && atsi_plan_file_fetch(b->file, b->src + begin, bytes, b->dst + begin)) return;
-    fault_in(b->src + begin, bytes);
-    if (b->dst) memcpy(b->dst + begin, b->src + begin, bytes);
+    read_bytes(b->file, b->dst ? b->dst + begin : NULL, b->src + begin,
+               left < READ_PIECE_BYTES ? left : READ_PIECE_BYTES);
 }
 
 static uint32_t count_pieces(void *context, uint32_t phase) {
@@ -63,64 +71,124 @@ void atsi_bulk_read(struct atsi_pool *pool, const struct atsi_plan_file *file, v
 // ---- copying ------------------------------------------------------------------------------------------------------
 
 enum atsi_status atsi_upload_open(struct atsi_upload *u, struct atsi_device *device, const struct atsi_pinned *pinned,
-                                  const struct atsi_plan_file *file, struct atsi_error *err) {
-    *u = (struct atsi_upload){.device = device, .pinned = pinned, .file = file};
+                                  const struct atsi_plan_file *file, uint32_t n_lanes, struct atsi_error *err) {
+    *u = (struct atsi_upload){.pinned = pinned, .file = file, .n_lanes = n_lanes};
+    u->lanes = calloc(n_lanes, sizeof *u->lanes);
+    if (!u->lanes) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
+    u->device = device;
+    pthread_mutex_init(&u->lock, NULL);
     return device->ops->stream_create(device, &u->stream, err);
 }
 
-static void free_staging(struct atsi_upload *u) {
-    for (int i = 0; i < ATSI_STAGING_COUNT; i++) {
-        if (u->staging[i].free) u->device->ops->event_destroy(u->staging[i].free);
-        if (u->staging[i].host) u->device->ops->host_free(u->device, u->staging[i].host);
-        u->staging[i].free = NULL;
-        u->staging[i].host = NULL;
-    }
+static void free_ring(struct atsi_upload *u) {
+    for (uint32_t i = 0; i < u->n_lanes; i++)
+        for (int k = 0; k < ATSI_STAGING_COUNT; k++) {
+            if (u->lanes[i].free[k]) u->device->ops->event_destroy(u->lanes[i].free[k]);
+            u->lanes[i].free[k] = NULL;
+        }
+    if (u->ring) u->device->ops->host_free(u->device, u->ring);
+    u->ring = NULL;
+    u->ring_refused = false;
 }
 
 void atsi_upload_close(struct atsi_upload *u) {
     if (!u->device) return;
     if (u->stream) u->device->ops->stream_sync(u->stream, NULL);
-    free_staging(u);
+    free_ring(u);
     if (u->stream) u->device->ops->stream_destroy(u->stream);
+    pthread_mutex_destroy(&u->lock);
+    free(u->lanes);
     *u = (struct atsi_upload){0};
 }
 
-// False when there is no pinned memory to be had.
-static bool open_staging(struct atsi_upload *u, uint32_t i) {
-    const struct atsi_device_ops *ops = u->device->ops;
-    void *dev;
-    if (!u->staging[i].free && ops->event_create(u->device, false, &u->staging[i].free, NULL) != ATSI_OK) return false;
-    return u->staging[i].host ||
-           ops->host_alloc(u->device, ATSI_STAGING_BYTES, &u->staging[i].host, &dev, NULL) == ATSI_OK;
+static bool create_events(struct atsi_upload *u) {
+    for (uint32_t i = 0; i < u->n_lanes; i++)
+        for (int k = 0; k < ATSI_STAGING_COUNT; k++)
+            if (u->device->ops->event_create(u->device, false, &u->lanes[i].free[k], NULL) != ATSI_OK) return false;
+    return true;
 }
 
-static enum atsi_status add_staged(struct atsi_upload *u, struct atsi_pool *pool, char *dev, const uint8_t *host,
-                                   uint64_t bytes, struct atsi_error *err) {
-    const struct atsi_device_ops *ops = u->device->ops;
+// Lock held. False when there is no pinned memory to be had.
+static bool has_ring(struct atsi_upload *u) {
+    void *host, *dev;
+    if (u->ring || u->ring_refused) return u->ring;
+    double started_us = atsi_clock_us();
+    uint64_t bytes = (uint64_t)u->n_lanes * ATSI_STAGING_COUNT * ATSI_STAGING_BYTES;
+    if (create_events(u) && u->device->ops->host_alloc(u->device, bytes, &host, &dev, NULL) == ATSI_OK) {
+        u->ring = host;
+    } else {
+        free_ring(u);
+        u->ring_refused = true;
+    }
+    u->ring_us += atsi_clock_us() - started_us;
+    return u->ring;
+}
+
+// A buffer of the lane whose last copy is done; *buffer NULL: there is no pinned memory.
+static enum atsi_status claim_buffer(struct atsi_upload *u, uint32_t lane, uint8_t **buffer, struct atsi_error *err) {
+    struct atsi_upload_lane *l = &u->lanes[lane];
+    uint32_t k = l->n_staged % ATSI_STAGING_COUNT;
+    enum atsi_status status = ATSI_OK;
+    *buffer = NULL;
+    pthread_mutex_lock(&u->lock);
+    if (has_ring(u)) {
+        *buffer = u->ring + ((uint64_t)lane * ATSI_STAGING_COUNT + k) * ATSI_STAGING_BYTES;
+        status = u->device->ops->event_sync(l->free[k], err);
+    }
+    pthread_mutex_unlock(&u->lock);
+    return status;
+}
+
+static enum atsi_status copy_directly(struct atsi_upload *u, void *dev, const void *host, uint64_t bytes,
+                                      struct atsi_error *err) {
+    pthread_mutex_lock(&u->lock);
+    enum atsi_status status = u->device->ops->copy_to_device(u->stream, dev, host, bytes, err);
+    pthread_mutex_unlock(&u->lock);
+    return status;
+}
+
+static enum atsi_status send_buffer(struct atsi_upload *u, uint32_t lane, void *dev, const uint8_t *buffer,
+                                    uint64_t bytes, struct atsi_error *err) {
+    struct atsi_upload_lane *l = &u->lanes[lane];
+    struct atsi_event *free = l->free[l->n_staged++ % ATSI_STAGING_COUNT];
+    pthread_mutex_lock(&u->lock);
+    enum atsi_status status = u->device->ops->copy_to_device(u->stream, dev, buffer, bytes, err);
+    if (status == ATSI_OK) status = u->device->ops->event_record(free, u->stream, err);
+    pthread_mutex_unlock(&u->lock);
+    return status;
+}
+
+// While one thread waits for its buffer, holding the lock, the copies behind the one that it waits for keep the engine busy: every other
+// thread has one there.
+static enum atsi_status add_staged(struct atsi_upload *u, uint32_t lane, char *dev, const uint8_t *host, uint64_t bytes,
+                                   struct atsi_error *err) {
+    struct atsi_upload_lane *l = &u->lanes[lane];
     for (uint64_t done = 0; done < bytes;) {
-        uint32_t i = u->i_staging++ % ATSI_STAGING_COUNT;
         uint64_t piece = bytes - done < ATSI_STAGING_BYTES ? bytes - done : ATSI_STAGING_BYTES;
-        if (!open_staging(u, i)) return ops->copy_to_device(u->stream, dev + done, host + done, bytes - done, err);
-        ATSI_TRY(ops->event_sync(u->staging[i].free, err));
-        atsi_bulk_read(pool, u->file, u->staging[i].host, host + done, piece);
-        ATSI_TRY(ops->copy_to_device(u->stream, dev + done, u->staging[i].host, piece, err));
-        ATSI_TRY(ops->event_record(u->staging[i].free, u->stream, err));
+        double started_us = atsi_clock_us();
+        uint8_t *buffer;
+        ATSI_TRY(claim_buffer(u, lane, &buffer, err));
+        if (!buffer) return copy_directly(u, dev + done, host + done, bytes - done, err);
+        double claimed_us = atsi_clock_us();
+        read_bytes(u->file, buffer, host + done, piece);
+        double read_us = atsi_clock_us();
+        ATSI_TRY(send_buffer(u, lane, dev + done, buffer, piece, err));
+        l->times.wait_us += claimed_us - started_us + atsi_clock_us() - read_us;
+        l->times.read_us += read_us - claimed_us;
+        l->times.bytes += piece;
         done += piece;
     }
     return ATSI_OK;
 }
 
-enum atsi_status atsi_upload_add(struct atsi_upload *u, struct atsi_pool *pool, void *dev, const void *host,
-                                 uint64_t bytes, struct atsi_error *err) {
+enum atsi_status atsi_upload_add(struct atsi_upload *u, uint32_t lane, void *dev, const void *host, uint64_t bytes,
+                                 struct atsi_error *err) {
     for (uint64_t done = 0; done < bytes;) {
         const uint8_t *src = (const uint8_t *)host + done;
         char *dst = (char *)dev + done;
         bool pinned;
         uint64_t run = atsi_pinned_run(u->pinned, src, bytes - done, &pinned);
-        if (pinned)
-            ATSI_TRY(u->device->ops->copy_to_device(u->stream, dst, src, run, err));
-        else
-            ATSI_TRY(add_staged(u, pool, dst, src, run, err));
+        ATSI_TRY(pinned ? copy_directly(u, dst, src, run, err) : add_staged(u, lane, dst, src, run, err));
         done += run;
     }
     return ATSI_OK;
@@ -132,6 +200,19 @@ enum atsi_status atsi_upload_finish(struct atsi_upload *u, struct atsi_error *er
 
 enum atsi_status atsi_upload_rest(struct atsi_upload *u, struct atsi_error *err) {
     ATSI_TRY(atsi_upload_finish(u, err));
-    free_staging(u);
+    free_ring(u);
+    u->n_lanes = 1;
+    u->ring_us = 0;
+    u->lanes[0].times = (struct atsi_upload_times){0};
     return ATSI_OK;
+}
+
+struct atsi_upload_times atsi_upload_times(const struct atsi_upload *u) {
+    struct atsi_upload_times sum = {.ring_us = u->ring_us};
+    for (uint32_t i = 0; i < u->n_lanes; i++) {
+        sum.bytes += u->lanes[i].times.bytes;
+        sum.read_us += u->lanes[i].times.read_us;
+        sum.wait_us += u->lanes[i].times.wait_us;
+    }
+    return sum;
 }

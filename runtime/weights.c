@@ -208,8 +208,8 @@ static enum atsi_status fill(struct atsi_weights *w, uint64_t begin, uint64_t en
         uint64_t first = r->offsets[t], last = first + program_of(w)->tensors[t].size_bytes;
         uint64_t from = first > begin ? first : begin, to = last < end ? last : end;
         if (from >= to) continue;
-        ATSI_TRY(atsi_upload_add(&w->upload, NULL, (char *)w->range->dev + from,
-                                 (const char *)w->host[t] + (from - first), to - from, err));
+        ATSI_TRY(atsi_upload_add(&w->upload, 0, (char *)w->range->dev + from, (const char *)w->host[t] + (from - first),
+                                 to - from, err));
     }
     return ATSI_OK;
 }
@@ -219,7 +219,7 @@ enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, 
     uint64_t end = w->resident.end_bytes[n_target], chunk = w->range->chunk_bytes;
     *refused = false;
     do {
-        uint64_t next = chunk ? (w->filled_bytes / chunk + 1) * chunk : end;
+        uint64_t next = (w->filled_bytes / chunk + 1) * chunk;
         if (next > end) next = end;
         if (w->owner->ops->range_back(w->owner, w->range, next, NULL) != ATSI_OK) {
             *refused = true;

@@ -15,6 +15,13 @@ enum atsi_host_memory {
     ATSI_HOST_PLAIN = 3       // nothing is pinned
 };
 
+// Loading, and of it: memory of the card, reading and copying to it, mapping what stays, pinning that.
+struct atsi_load_times {
+    double all_us, room_us, upload_us, map_us, pin_us;
+    struct atsi_upload_times upload;
+    uint32_t n_threads;
+};
+
 struct atsi_weights {
     const void **host;   // [n_tensors]; NULL for tensors that only the device reads
     const void **device; // [n_tensors]; NULL for tensors that are neither resident nor small
@@ -38,12 +45,11 @@ struct atsi_weights {
     enum atsi_host_memory host_memory;
     uint64_t pinned_bytes;      // of the tensors that the host reads and the device reaches
     bool tried_to_pin_resident; // the file's resident section, for units that leave the GPU
-    double load_us, room_us, upload_us,
-        register_us; // loading in all; memory of the card, copying to it, pinning the file
+    struct atsi_load_times times;
     uint32_t n_tensors;
 };
 
-// Told of bytes brought into memory, from one thread. False ends the loading.
+// Told of bytes brought into memory, from one thread at a time. False ends the loading.
 typedef bool atsi_load_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 struct atsi_weights_params {
@@ -73,8 +79,8 @@ void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, siz
 // Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the
 // card's again. More units stay when the host has no memory for what is stored compressed.
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err);
-// Brings tensors of the units up to n_target back, chunk by chunk until the time is up (at least one). *refused: the card had no room for
-// the next chunk. Nothing else changes before atsi_weights_settle.
+// Brings tensors of the units up to n_target back, chunk by chunk (the range has them) until the time is up, at least one. *refused: the
+// card had no room for the next chunk. Nothing else changes before atsi_weights_settle.
 enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, double until_us, bool *refused,
                                      struct atsi_error *err);
 // Units whose tensors have come back are resident again; memory behind the last one is given back.

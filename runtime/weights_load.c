@@ -2,25 +2,28 @@
 //
 // What goes to the GPU is read from the file by all threads into pinned buffers, never through the mapping: pages that are mapped for a
 // single look, or pinned for a single copy, cost several times the copy itself. What stays is mapped by all threads first, and then
-// pinned, because pinning alone would map it page by page in one thread.
+// pinned, because pinning alone would map it page by page in one thread. Both are lists of pieces (weights_pieces.h).
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/base/clock.h"
 #include "runtime/weights_internal.h"
+#include "runtime/weights_pieces.h"
 
 struct loader {
     struct atsi_weights *w;
     const struct atsi_weights_params *params;
     const struct atsi_program *p;
     const struct atsi_plan_file *file;
-    struct atsi_pool *pool; // reads and unpacks
+    struct atsi_pool *pool; // reads, maps and unpacks
+    struct weights_pieces pieces;
     uint64_t done_bytes, total_bytes;
     uint64_t block_bytes, block_used; // of the pinned block
     void *held;                       // device memory for what comes after the weights
 };
 
-static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_error *err) {
+static enum atsi_status advance(void *context, uint64_t bytes, struct atsi_error *err) {
+    struct loader *l = context;
     l->done_bytes += bytes;
     bool goes_on = !l->params->progress || l->params->progress(l->params->context, l->done_bytes, l->total_bytes);
     return goes_on ? ATSI_OK : atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
@@ -28,6 +31,11 @@ static enum atsi_status advance(struct loader *l, uint64_t bytes, struct atsi_er
 
 static const struct atsi_plan_blob *blob_of(const struct loader *l, uint32_t t) {
     return atsi_plan_file_find(l->file, l->p->tensors[t].name);
+}
+
+static enum atsi_status bring_pieces(struct loader *l, struct atsi_error *err) {
+    struct weights_pieces_run run = {.pool = l->pool, .upload = &l->w->upload, .advance = advance, .context = l};
+    return weights_pieces_bring(&l->pieces, &run, err);
 }
 
 // ---- room on the card ---------------------------------------------------------------------------------------------
@@ -86,7 +94,7 @@ enum {
 static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes) {
     double started_us = atsi_clock_us();
     bool done = atsi_pinned_register(&l->w->pinned_memory, data, bytes);
-    l->w->register_us += atsi_clock_us() - started_us;
+    l->w->times.pin_us += atsi_clock_us() - started_us;
     return done;
 }
 
@@ -97,7 +105,7 @@ static void register_host_part(struct loader *l) {
     if (l->w->n_resident == l->w->resident.n_units) return;
     double started_us = atsi_clock_us();
     weights_pin_resident(l->w, l->pool);
-    l->w->register_us += atsi_clock_us() - started_us;
+    l->w->times.pin_us += atsi_clock_us() - started_us;
 }
 
 // A tensor that the host reads, is stored as it is, and lies in no pinned memory.
@@ -135,24 +143,6 @@ static void name_host_memory(struct atsi_weights *w) {
 
 // ---- host side ----------------------------------------------------------------------------------------------------
 
-enum {
-    READ_STEP_BYTES = 64 << 20
-};
-
-// Maps the pages of what is stored as it is, in steps, so that the progress is seen.
-static enum atsi_status map_host_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
-    const struct atsi_plan_blob *blob = blob_of(l, t);
-    const uint8_t *data = atsi_plan_file_stored(l->file, blob);
-    uint64_t bytes = blob->tensor.size_bytes;
-    for (uint64_t done = 0; blob->encoding == ATSI_PLAN_RAW && done < bytes;) {
-        uint64_t step = bytes - done < READ_STEP_BYTES ? bytes - done : READ_STEP_BYTES;
-        atsi_bulk_read(l->pool, NULL, NULL, data + done, step);
-        done += step;
-        ATSI_TRY(advance(l, step, err));
-    }
-    return ATSI_OK;
-}
-
 static void copy_to_block(struct loader *l, uint32_t t, const struct atsi_plan_blob *blob) {
     struct atsi_weights *w = l->w;
     uint64_t bytes = blob->tensor.size_bytes;
@@ -178,9 +168,17 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct at
     return advance(l, bytes, err);
 }
 
-static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err) {
+static enum atsi_status map_host_part(struct loader *l, struct atsi_error *err) {
+    double started_us = atsi_clock_us();
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (l->w->host_reads[t]) ATSI_TRY(map_host_tensor(l, t, err));
+        if (l->w->host_reads[t]) ATSI_TRY(weights_pieces_add(&l->pieces, blob_of(l, t), NULL, err));
+    ATSI_TRY(bring_pieces(l, err));
+    l->w->times.map_us = atsi_clock_us() - started_us;
+    return ATSI_OK;
+}
+
+static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err) {
+    ATSI_TRY(map_host_part(l, err));
     if (l->w->owner) {
         register_host_part(l);
         pin_what_is_not(l);
@@ -192,31 +190,17 @@ static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err)
 
 // ---- device side --------------------------------------------------------------------------------------------------
 
-static enum atsi_status load_device_tensor(struct loader *l, uint32_t t, struct atsi_error *err) {
-    struct atsi_weights *w = l->w;
-    const struct atsi_plan_blob *blob = blob_of(l, t);
-    uint64_t bytes = blob->tensor.size_bytes;
-    void *dst = (void *)(uintptr_t)w->device[t];
-    ATSI_TRY(advance(l, bytes, err));
-    if (blob->encoding == ATSI_PLAN_RAW)
-        return atsi_upload_add(&w->upload, l->pool, dst, atsi_plan_file_stored(l->file, blob), bytes, err);
-    void *unpacked = malloc(bytes);
-    if (!unpacked) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
-    enum atsi_status status =
-        atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), unpacked, err);
-    if (status == ATSI_OK) status = atsi_upload_add(&w->upload, l->pool, dst, unpacked, bytes, err);
-    free(unpacked);
-    return status;
-}
-
 static enum atsi_status load_resident_part(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     double started_us = atsi_clock_us();
-    ATSI_TRY(atsi_upload_open(&w->upload, w->owner, &w->pinned_memory, l->file, err));
+    ATSI_TRY(atsi_upload_open(&w->upload, w->owner, &w->pinned_memory, l->file, (uint32_t)atsi_pool_n_threads(l->pool),
+                              err));
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (w->device[t]) ATSI_TRY(load_device_tensor(l, t, err));
+        if (w->device[t]) ATSI_TRY(weights_pieces_add(&l->pieces, blob_of(l, t), (void *)(uintptr_t)w->device[t], err));
+    ATSI_TRY(bring_pieces(l, err));
+    w->times.upload = atsi_upload_times(&w->upload);
     ATSI_TRY(atsi_upload_rest(&w->upload, err));
-    w->upload_us = atsi_clock_us() - started_us;
+    w->times.upload_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
 
@@ -236,7 +220,7 @@ static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
         ATSI_TRY(take_room(l, err));
     else
         weights_set_homes(w, 0);
-    w->room_us = atsi_clock_us() - started_us;
+    w->times.room_us = atsi_clock_us() - started_us;
     count_bytes(l);
     if (w->owner) ATSI_TRY(load_resident_part(l, err));
     ATSI_TRY(load_host_part(l, err));
@@ -265,7 +249,8 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_wei
     }; // more do not read faster
     const struct atsi_program *p = &params->model->plan.program;
     double started_us = atsi_clock_us();
-    struct loader l = {.w = w, .params = params, .p = p, .file = params->model->file};
+    struct loader l = {
+        .w = w, .params = params, .p = p, .file = params->model->file, .pieces.file = params->model->file};
     *w = (struct atsi_weights){.owner = params->device, .model = params->model, .n_tensors = p->n_tensors};
     if (!atsi_plan_file_has_weights(l.file))
         return atsi_fail(err, ATSI_BAD_INPUT, "%s holds no weights: complete it with atsi-plan --attach MODEL.gguf",
@@ -275,9 +260,11 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_wei
     for (uint32_t u = 0; u < p->n_units; u++) w->homes[u] = w->owner ? p->units[u].backend : ATSI_CPU;
     int n_threads = atsi_pool_default_threads();
     ATSI_TRY(atsi_pool_create_unbound(n_threads < MOST_THREADS ? n_threads : MOST_THREADS, &l.pool, err));
+    w->times.n_threads = (uint32_t)atsi_pool_n_threads(l.pool);
     enum atsi_status status = load_all(&l, err);
     if (l.held) w->owner->ops->free(w->owner, l.held);
+    weights_pieces_free(&l.pieces);
     atsi_pool_free(l.pool);
-    w->load_us = atsi_clock_us() - started_us;
+    w->times.all_us = atsi_clock_us() - started_us;
     return status;
 }
