@@ -73,7 +73,7 @@ rm -f "$WORK/$shape.gguf"
 say "(b) loading, page cache warm"
 for i in 1 2 3; do
     run -n 2 >"$WORK/ids" 2>"$WORK/log" || n_bad=$((n_bad + 1))
-    sed -n 's/^weights .*card \([0-9.]*\), copying to it \([0-9.]*\),.*/\1 \2/p' "$WORK/log" | awk -v link="$link" -v mib="$(mib_on GPU "$WORK/log")" '{
+    sed -n 's/^weights .*card \([0-9.]*\), reading and copying to it \([0-9.]*\),.*/\1 \2/p' "$WORK/log" | awk -v link="$link" -v mib="$(mib_on GPU "$WORK/log")" '{
         printf "    %.0f ms for %.0f MiB on the card: %.2f times the time of the link\n", $1 + $2, mib, ($1 + $2) / (mib * 1.048576 / link) }'
     grep -E '^(load|weights|memory|reserve)' "$WORK/log" | sed 's/^/    /'
 done
