@@ -84,14 +84,18 @@ same_logits() {
 
 has_experts() { [[ $1 == *moe || $1 == gptoss || $1 == qwen3next ]]; }
 
-# use_every_expert GGUF: its router chooses all of them. A key is followed by its type, a u32, and the value.
+# value_at GGUF KEY: where the value of a u32 key stands: behind the key's name and its type, which takes four bytes.
+value_at() {
+    local at
+    at=$(LC_ALL=C grep -abom 1 "$2" "$1" | head -n 1 | cut -d: -f1)
+    [ -n "$at" ] && echo $((at + ${#2} + 4))
+}
+
+# use_every_expert GGUF: its router chooses all of them.
 use_every_expert() {
-    local key=expert_used_count at n
-    at=$(LC_ALL=C grep -abom 1 "$key" "$1" | head -n 1 | cut -d: -f1)
-    n=$("$B/tools/gguf_dump" "$1" | sed -n 's/.*expert_count u32 = //p')
-    if [ -z "$at" ] || [ -z "$n" ]; then echo "no count of experts"; return 1; fi
-    # shellcheck disable=SC2059
-    printf "\\x$(printf %02x "$n")" | dd of="$1" bs=1 seek=$((at + ${#key} + 4)) conv=notrunc status=none
+    local from to
+    if ! from=$(value_at "$1" .expert_count) || ! to=$(value_at "$1" .expert_used_count); then echo "no count of experts"; return 1; fi
+    dd if="$1" bs=1 skip="$from" count=4 status=none | dd of="$1" bs=1 seek="$to" conv=notrunc status=none
 }
 
 # every_expert GGUF BOUND: its first prompt with every expert in use, against the same in float32 on the CPU.
