@@ -88,13 +88,17 @@ static uint64_t lowest_offset(const struct memory *m, const struct range *r) {
     return offset;
 }
 
+static struct range *largest_unplaced(const struct memory *m) {
+    struct range *best = NULL;
+    for (uint32_t i = 0; i < m->p->n_buffers; i++)
+        if (!m->ranges[i].placed && (!best || m->ranges[i].bytes > best->bytes)) best = &m->ranges[i];
+    return best;
+}
+
 // Largest first: the classic order for interval packing, and stable because ties fall to the lower index.
 static uint64_t place(struct memory *m, struct atsi_program *p) {
     uint64_t region_bytes = 0;
-    for (uint32_t n = 0; n < p->n_buffers; n++) {
-        struct range *best = NULL;
-        for (uint32_t i = 0; i < p->n_buffers; i++)
-            if (!m->ranges[i].placed && (!best || m->ranges[i].bytes > best->bytes)) best = &m->ranges[i];
+    for (struct range *best; (best = largest_unplaced(m));) {
         best->offset = lowest_offset(m, best);
         best->placed = true;
         p->buffers[best - m->ranges].offset_bytes = best->offset;
