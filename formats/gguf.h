@@ -73,6 +73,7 @@ void atsi_gguf_close(struct atsi_gguf *gguf); // NULL is fine
 
 uint32_t atsi_gguf_version(const struct atsi_gguf *gguf);
 uint32_t atsi_gguf_n_parts(const struct atsi_gguf *gguf);
+// NUL-terminated, lives as long as the file is open; part < n_parts.
 const char *atsi_gguf_part_path(const struct atsi_gguf *gguf, uint32_t part);
 // Bytes of all parts together.
 uint64_t atsi_gguf_size_bytes(const struct atsi_gguf *gguf);

@@ -27,6 +27,7 @@ struct atsi_pieces {
     uint64_t text_size;
 };
 
+// ATSI_BAD_INPUT for a vocabulary that cannot be used, ATSI_FAILED without memory; *pieces is to be freed either way.
 enum atsi_status atsi_pieces_make(const struct atsi_vocabulary *vocabulary, enum atsi_token_algorithm algorithm,
                                   struct atsi_pieces *pieces, struct atsi_error *err);
 void atsi_pieces_free(struct atsi_pieces *pieces);

@@ -20,6 +20,7 @@ struct atsi_chat_channel {
     size_t n_name;
 };
 
+// At the beginning of an answer. The tokenizer is borrowed.
 struct atsi_chat_channel atsi_chat_channel_start(const struct atsi_tokenizer *tokenizer);
 // Takes the answer's next token. True when it is text for the user.
 bool atsi_chat_channel_shows(struct atsi_chat_channel *c, uint32_t id);

@@ -14,6 +14,7 @@ struct atsi_output {
     struct atsi_output_impl *impl;
 };
 
+// Options and tokenizer are borrowed. ATSI_FAILED without memory; *out is to be freed either way.
 enum atsi_status atsi_output_open(struct atsi_output *out, const struct atsi_run_options *o,
                                   const struct atsi_tokenizer *tokenizer, struct atsi_error *err);
 // For struct atsi_generate_params: context is the struct atsi_output. False when a stop text is complete. A closed pipe ends the

@@ -34,6 +34,7 @@ struct atsi_ffn_spec {
     bool fused_gate_up;    // one matrix ffn_up: all gate rows, all up rows
     const char *post_norm; // NULL: none
 };
+// The norm to ffn_down of b->layer, added to the residual. Leaves the unit of ffn_down open.
 void atsi_block_ffn(struct atsi_builder *b, const struct atsi_ffn_spec *spec);
 
 struct atsi_moe_spec {

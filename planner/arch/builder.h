@@ -79,12 +79,14 @@ void atsi_build_op(struct atsi_builder *b, const struct atsi_op *op);
 // Appends a state "blk.LAYER.name" and returns its index.
 int32_t atsi_build_state(struct atsi_builder *b, const char *name, struct atsi_state state);
 
+// One operation each; formulas: formats/program.h. Tensors by their index, ATSI_NONE: absent. `add`: onto what `out` holds.
 void atsi_build_norm(struct atsi_builder *b, struct atsi_view in, struct atsi_view out, int32_t weight, uint32_t group,
                      bool add);
 void atsi_build_matmul(struct atsi_builder *b, struct atsi_view in, struct atsi_view out, int32_t weight, int32_t bias,
                        bool add);
 void atsi_build_glu(struct atsi_builder *b, struct atsi_view gate, struct atsi_view up, struct atsi_view out,
                     struct atsi_glu_params params);
+// In place: x is what it reads and what it writes.
 void atsi_build_gate(struct atsi_builder *b, struct atsi_view x, struct atsi_view gate);
 
 #endif

@@ -43,6 +43,7 @@ struct atsi_rope atsi_build_rope_from(struct atsi_builder *b, enum atsi_rope_pai
 // required and absent). It points into the file. Its name must stand in is_absorbed() of planner/lower.c.
 const float *atsi_build_divisors(struct atsi_builder *b, enum atsi_need need, const char *suffix, uint32_t n);
 
+// Rotates n_heads heads of the model's key width in x, in place.
 void atsi_build_rotate(struct atsi_builder *b, const struct atsi_rope *rope, struct atsi_view x, uint32_t n_heads);
 
 #endif

@@ -53,6 +53,7 @@ struct atsi_solve_value {
 uint64_t atsi_solve_unit_granules(const struct atsi_solve_instance *inst, size_t i);
 uint64_t atsi_solve_budget_granules(const struct atsi_solve_instance *inst);
 
+// What a placement ([n_units], enum atsi_backend) is worth, whether or not it fits the budget.
 void atsi_solve_evaluate(const struct atsi_solve_instance *inst, const uint8_t *placement,
                          struct atsi_solve_value *out);
 

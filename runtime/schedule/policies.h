@@ -22,6 +22,7 @@ struct paper_scratch {
 // The paper's Algorithm 2 restated (docs/scheduling.md). Writes the assignment that minimises T and returns T.
 double paper_policy(const struct atsi_schedule_instance *inst, struct paper_scratch *scratch, uint8_t *assignment);
 
+// Whether the instance is small enough for exact_policy, whose time grows as 2^n.
 bool exact_is_feasible(const struct atsi_schedule_instance *inst);
 // Finds the best assignment under the model. `assignment` enters with one that ends at `known_us` and leaves with the
 // optimum, whose end is returned.

@@ -12,6 +12,7 @@ struct atsi_bytes {
     size_t size, cap;
 };
 
+// ATSI_FAILED without memory; what was there stays.
 enum atsi_status atsi_bytes_append(struct atsi_bytes *bytes, const char *data, size_t size, struct atsi_error *err);
 void atsi_bytes_free(struct atsi_bytes *bytes);
 
