@@ -1,5 +1,7 @@
 // executor_ahead.c: a decode round whose device work is launched at once. The stream and the host then wait for each other by marks
 // in mapped memory, a few microseconds a hand-over, where a launch and an event would cost twenty.
+#include <stdlib.h>
+
 #include "formats/base/clock.h"
 #include "runtime/executor_internal.h"
 
@@ -59,45 +61,89 @@ static bool ends_with_wait(const struct atsi_script *s) {
     return false;
 }
 
-static enum atsi_status record(const struct atsi_executor *x, struct atsi_prepared_round *p, bool timed,
-                               struct atsi_error *err) {
-    const struct atsi_script *s = &p->script;
-    const int32_t *transfers = &x->sides[ATSI_GPU].round.round->transfers;
-    struct walk w = {0, 0};
-    uint32_t k = 0; // of the units that are prefetched
-    ATSI_TRY(executor_publish_round(x, x->capture, err));
-    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
-        const struct atsi_action *a = &s->actions[i];
-        if (a->kind == ATSI_ACTION_CPU) w.host_done = i + 1;
-        if (a->kind == ATSI_ACTION_RECORD) ATSI_TRY(post_from_stream(x, i + 1, err));
-        if (a->kind == ATSI_ACTION_AWAIT)
-            ATSI_TRY(atsi_transfers_capture_await(x->transfers, x->capture, transfers, k, err));
-        if (a->kind == ATSI_ACTION_CONSUMED)
-            ATSI_TRY(atsi_transfers_capture_consumed(x->transfers, x->capture, transfers, k++, err));
-        n = atsi_script_device_run(s, i);
-        if (n) ATSI_TRY(record_run(x, p, &w, i, n, timed, err));
+// ---- pieces -------------------------------------------------------------------------------------------------------
+
+// A round that is being recorded, and how far its transfers would have been issued when the piece at work is launched.
+struct recording {
+    const struct atsi_executor *x;
+    struct atsi_prepared_round *p;
+    struct atsi_launch *round;
+    struct walk walk;
+    uint32_t n_issued, n_consumed; // transfers of this round; consumed by what is recorded so far
+    bool open;                     // a piece has been begun
+};
+
+static enum atsi_status begin_piece(struct recording *r, struct atsi_error *err) {
+    uint32_t n = r->p->transfers ? atsi_transfer_plan_n_units(r->p->transfers) : 0;
+    r->round->pieces[r->round->n_pieces].n_consumed = r->n_consumed;
+    while (r->n_issued < n && r->n_issued < r->n_consumed + atsi_transfer_plan_waits_for(r->p->transfers, r->n_issued))
+        r->n_issued++;
+    ATSI_TRY(r->x->device->ops->capture_begin(r->x->capture, err));
+    r->open = true;
+    return ATSI_OK;
+}
+
+// A capture is ended in any case; the status of what was recorded goes first.
+static enum atsi_status end_piece(struct recording *r, enum atsi_status recorded, struct atsi_error *err) {
+    struct atsi_launch_piece *piece = &r->round->pieces[r->round->n_pieces];
+    if (!r->open) return recorded;
+    r->open = false;
+    enum atsi_status ended =
+        r->x->device->ops->capture_end(r->x->capture, &piece->graph, recorded == ATSI_OK ? err : NULL);
+    if (piece->graph) r->round->n_pieces++;
+    return recorded != ATSI_OK ? recorded : ended;
+}
+
+// The piece must not wait for a transfer that can be issued only after it has been launched (launcher.h).
+static enum atsi_status await_transfer(struct recording *r, struct atsi_error *err) {
+    if (r->n_consumed >= r->n_issued) {
+        ATSI_TRY(end_piece(r, ATSI_OK, err));
+        ATSI_TRY(begin_piece(r, err));
     }
-    return ends_with_wait(s) ? ATSI_OK : post_from_stream(x, s->n_actions + 1, err);
+    return atsi_transfers_capture_await(r->x->transfers, r->x->capture, &r->x->sides[ATSI_GPU].round.round->transfers,
+                                        r->n_consumed, err);
+}
+
+static enum atsi_status consumed(struct recording *r, struct atsi_error *err) {
+    return atsi_transfers_capture_consumed(r->x->transfers, r->x->capture,
+                                           &r->x->sides[ATSI_GPU].round.round->transfers, r->n_consumed++, err);
+}
+
+static enum atsi_status record(struct recording *r, bool timed, struct atsi_error *err) {
+    const struct atsi_script *s = &r->p->script;
+    ATSI_TRY(executor_publish_round(r->x, r->x->capture, err));
+    for (uint32_t i = 0, n; i < s->n_actions; i += n ? n : 1) {
+        enum atsi_action_kind kind = s->actions[i].kind;
+        if (kind == ATSI_ACTION_CPU) r->walk.host_done = i + 1;
+        if (kind == ATSI_ACTION_RECORD) ATSI_TRY(post_from_stream(r->x, i + 1, err));
+        if (kind == ATSI_ACTION_AWAIT) ATSI_TRY(await_transfer(r, err));
+        if (kind == ATSI_ACTION_CONSUMED) ATSI_TRY(consumed(r, err));
+        n = atsi_script_device_run(s, i);
+        if (n) ATSI_TRY(record_run(r->x, r->p, &r->walk, i, n, timed, err));
+    }
+    return ends_with_wait(s) ? ATSI_OK : post_from_stream(r->x, s->n_actions + 1, err);
 }
 
 static enum atsi_status build(const struct atsi_executor *x, struct atsi_prepared_round *p, bool timed,
                               struct atsi_error *err) {
-    const struct atsi_device_ops *ops = x->device->ops;
-    ATSI_TRY(ops->capture_begin(x->capture, err));
-    enum atsi_status status = record(x, p, timed, err);
-    ATSI_TRY(ops->capture_end(x->capture, &p->ahead[timed], status == ATSI_OK ? err : NULL));
-    return status;
+    struct recording r = {.x = x, .p = p, .round = &p->ahead[timed]};
+    uint32_t max_pieces = 1 + (p->transfers ? atsi_transfer_plan_n_units(p->transfers) : 0);
+    r.round->pieces = calloc(max_pieces, sizeof *r.round->pieces);
+    if (!r.round->pieces) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
+    ATSI_TRY(begin_piece(&r, err));
+    return end_piece(&r, record(&r, timed, err), err);
 }
 
 enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct atsi_prepared_round *p,
                                        struct atsi_error *err) {
-    for (int timed = 0; timed < 2; timed++) {
-        atsi_launcher_hold(x->launcher);
-        enum atsi_status status = build(x, p, timed, err);
-        atsi_launcher_release(x->launcher);
-        ATSI_TRY(status);
-    }
-    return ATSI_OK;
+    ATSI_TRY(build(x, p, false, err));
+    return build(x, p, true, err);
+}
+
+void executor_free_ahead(struct atsi_device *device, struct atsi_launch *round) {
+    for (uint32_t i = 0; i < round->n_pieces; i++) device->ops->graph_destroy(device, round->pieces[i].graph);
+    free(round->pieces);
+    *round = (struct atsi_launch){0};
 }
 
 bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s) {
@@ -142,7 +188,7 @@ enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *
     for (uint32_t i = 0; x->times_device && i < s->n_actions; i++)
         if (x->now->timed[i].began) // a run starts here
             x->now->timed[i].n = atsi_script_device_run(s, i);
-    atsi_launcher_start(x->launcher, x->now->ahead[x->times_device], x->transfers);
+    atsi_launcher_start(x->launcher, &x->now->ahead[x->times_device], x->transfers);
     enum atsi_status status = run_host(x, err);
     if (status != ATSI_OK) post(x, s->n_actions + 1); // nothing that is still queued may wait for ever
     ATSI_TRY(atsi_launcher_finish(x->launcher, status == ATSI_OK ? err : NULL));

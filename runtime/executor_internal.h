@@ -35,8 +35,7 @@ struct atsi_marks {
 
 // Everything that rounds under one assignment need. Made whole beside rounds, taken over between two of them.
 struct atsi_prepared_round {
-    struct atsi_device *device;     // of graphs and events; NULL: CPU only
-    struct atsi_launcher *launcher; // the executor's, held while graphs are freed
+    struct atsi_device *device; // of graphs and events; NULL: CPU only
     struct atsi_script script;
     struct atsi_op_call *calls;   // [script.n_steps]
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
@@ -45,7 +44,8 @@ struct atsi_prepared_round {
     struct atsi_script_cost cost; // what its splits should take
     float *recent_us;             // [script.n_actions] what they took lately (recorder.h)
     uint32_t n_tokens;            // of the rounds that it was made for
-    void *ahead[2]; // the whole round of a single token, [1] with its runs timed; NULL: launched run by run
+    struct atsi_launch
+        ahead[2]; // the whole round of a single token, [1] with its runs timed; no pieces: launched run by run
     struct atsi_timed_run *timed;         // [script.n_actions]
     struct atsi_transfer_plan *transfers; // NULL: nothing is prefetched
 };
@@ -102,6 +102,7 @@ void executor_note_host(struct atsi_executor *x, uint32_t i, double started_us);
 bool executor_can_run_ahead(const struct atsi_executor *x, const struct atsi_script *s);
 enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct atsi_prepared_round *p,
                                        struct atsi_error *err);
+void executor_free_ahead(struct atsi_device *device, struct atsi_launch *round);
 enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *err);
 
 #endif

@@ -47,7 +47,6 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
                     q->piece_tensors && q->out;
     if (!complete) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     q->out->device = q->x->device;
-    q->out->launcher = q->x->launcher;
     q->out->n_tokens = a->n_tokens;
     return ATSI_OK;
 }
@@ -272,17 +271,12 @@ static void free_device_side(struct atsi_prepared_round *p) {
     }
     for (uint32_t i = 0; p->graphs && i < p->script.n_actions; i++)
         if (p->graphs[i]) ops->graph_destroy(p->device, p->graphs[i]);
-    for (int timed = 0; timed < 2; timed++)
-        if (p->ahead[timed]) ops->graph_destroy(p->device, p->ahead[timed]);
+    for (int timed = 0; timed < 2; timed++) executor_free_ahead(p->device, &p->ahead[timed]);
 }
 
 void atsi_prepared_round_free(struct atsi_prepared_round *p) {
     if (!p) return;
-    if (p->device) {
-        atsi_launcher_hold(p->launcher);
-        free_device_side(p);
-        atsi_launcher_release(p->launcher);
-    }
+    if (p->device) free_device_side(p);
     free(p->timed);
     free(p->recent_us);
     atsi_script_cost_free(&p->cost);

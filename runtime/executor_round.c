@@ -229,7 +229,7 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
     int32_t *token_ids = (int32_t *)x->sides[ATSI_CPU].round.token_ids,
             *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
     const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
-    bool ahead = x->now->ahead[0] && r->n_tokens == 1 && r->n_outputs == 1;
+    bool ahead = x->now->ahead[0].n_pieces && r->n_tokens == 1 && r->n_outputs == 1;
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
     if (ahead) {

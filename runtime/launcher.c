@@ -9,24 +9,30 @@
 struct atsi_launcher {
     struct atsi_stream *stream;
     pthread_t thread;
-    pthread_mutex_t launching; // held while a round is launched, and by atsi_launcher_hold
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Guarded by lock.
-    void *graph;                      // to be launched, NULL: none
-    struct atsi_transfers *transfers; // that the graph waits for
+    const struct atsi_launch *round;  // to be launched, NULL: none
+    struct atsi_transfers *transfers; // that it waits for
     bool look;                        // the stream is to be asked how it is
     bool busy, stop;                  // the thread is at work; it is to end
     bool idle;                        // what the last look found: nothing is left to do
     struct atsi_error outcome;        // of the launch and of looks; status ATSI_OK while all is well
 };
 
-static void launch(struct atsi_launcher *l, void *graph) {
+static enum atsi_status launch_pieces(struct atsi_launcher *l, const struct atsi_launch *round,
+                                      struct atsi_error *err) {
+    for (uint32_t i = 0; i < round->n_pieces; i++) {
+        const struct atsi_launch_piece *piece = &round->pieces[i];
+        if (l->transfers) ATSI_TRY(atsi_transfers_issue_round(l->transfers, piece->n_consumed, err));
+        ATSI_TRY(l->stream->ops->graph_launch(l->stream, piece->graph, err));
+    }
+    return l->transfers ? atsi_transfers_issue_round(l->transfers, UINT32_MAX, err) : ATSI_OK;
+}
+
+static void launch(struct atsi_launcher *l, const struct atsi_launch *round) {
     struct atsi_error err = {0};
-    pthread_mutex_lock(&l->launching);
-    enum atsi_status status = l->stream->ops->graph_launch(l->stream, graph, &err);
-    if (status == ATSI_OK && l->transfers) status = atsi_transfers_issue_round(l->transfers, &err);
-    pthread_mutex_unlock(&l->launching);
+    enum atsi_status status = launch_pieces(l, round, &err);
     pthread_mutex_lock(&l->lock);
     if (status != ATSI_OK) l->outcome = err;
     pthread_mutex_unlock(&l->lock);
@@ -46,23 +52,23 @@ static void *launcher_main(void *context) {
     struct atsi_launcher *l = context;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        void *graph = l->graph;
+        const struct atsi_launch *round = l->round;
         bool looks = l->look;
-        if (!graph && !looks) {
+        if (!round && !looks) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
         pthread_mutex_unlock(&l->lock);
-        if (graph)
-            launch(l, graph);
+        if (round)
+            launch(l, round);
         else
             look(l);
         pthread_mutex_lock(&l->lock);
-        if (graph)
-            l->graph = NULL;
+        if (round)
+            l->round = NULL;
         else
             l->look = false;
-        l->busy = l->graph || l->look;
+        l->busy = l->round || l->look;
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
@@ -72,7 +78,6 @@ static void *launcher_main(void *context) {
 static void destroy(struct atsi_launcher *l) {
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
-    pthread_mutex_destroy(&l->launching);
     free(l);
 }
 
@@ -81,7 +86,6 @@ enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_la
     *out = NULL;
     if (!l) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the launcher");
     l->stream = stream;
-    pthread_mutex_init(&l->launching, NULL);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     int failure = pthread_create(&l->thread, NULL, launcher_main, l);
@@ -103,10 +107,10 @@ void atsi_launcher_free(struct atsi_launcher *l) {
     destroy(l);
 }
 
-static void ask(struct atsi_launcher *l, void *graph) {
+static void ask(struct atsi_launcher *l, const struct atsi_launch *round) {
     pthread_mutex_lock(&l->lock);
-    if (graph)
-        l->graph = graph;
+    if (round)
+        l->round = round;
     else
         l->look = true;
     l->busy = true;
@@ -114,10 +118,10 @@ static void ask(struct atsi_launcher *l, void *graph) {
     pthread_mutex_unlock(&l->lock);
 }
 
-void atsi_launcher_start(struct atsi_launcher *l, void *graph, struct atsi_transfers *transfers) {
+void atsi_launcher_start(struct atsi_launcher *l, const struct atsi_launch *round, struct atsi_transfers *transfers) {
     l->idle = false;
     l->transfers = transfers;
-    ask(l, graph);
+    ask(l, round);
 }
 
 enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err) {
@@ -126,14 +130,6 @@ enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error
     struct atsi_error outcome = l->outcome;
     pthread_mutex_unlock(&l->lock);
     return outcome.status == ATSI_OK ? ATSI_OK : atsi_fail(err, outcome.status, "%s", outcome.text);
-}
-
-void atsi_launcher_hold(struct atsi_launcher *l) {
-    if (l) pthread_mutex_lock(&l->launching);
-}
-
-void atsi_launcher_release(struct atsi_launcher *l) {
-    if (l) pthread_mutex_unlock(&l->launching);
 }
 
 // ---- waiting for a mark -------------------------------------------------------------------------------------------

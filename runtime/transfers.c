@@ -265,8 +265,8 @@ enum atsi_status atsi_transfers_capture_consumed(const struct atsi_transfers *t,
 
 int32_t atsi_transfers_mark(const struct atsi_transfers *t) { return (int32_t)(t->base + (uint32_t)t->n_consumed); }
 
-enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, struct atsi_error *err) {
-    return issue_until(t, t->n_consumed + n_units(t), err);
+enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, uint32_t n_consumed, struct atsi_error *err) {
+    return issue_until(t, t->n_consumed + (n_consumed < n_units(t) ? n_consumed : n_units(t)), err);
 }
 
 void atsi_transfers_round_done(struct atsi_transfers *t) { t->n_consumed += n_units(t); }

@@ -60,8 +60,9 @@ enum atsi_status atsi_transfers_capture_consumed(const struct atsi_transfers *t,
                                                  const int32_t *base_dev, uint32_t k, struct atsi_error *err);
 int32_t atsi_transfers_mark(const struct atsi_transfers *t);
 bool atsi_transfers_overlap(const struct atsi_transfers *t); // else no round can be launched at once
-// After the launch: starts all transfers whose space becomes free by the end of the round. Then, once the round is over, round_done.
-enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, struct atsi_error *err);
+// Starts all transfers whose space is free once the first n_consumed of the round's have been (at most all of them), which must have been
+// launched. Once the round is over, round_done.
+enum atsi_status atsi_transfers_issue_round(struct atsi_transfers *t, uint32_t n_consumed, struct atsi_error *err);
 void atsi_transfers_round_done(struct atsi_transfers *t);
 
 // Waits for transfers under way.

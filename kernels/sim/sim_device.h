@@ -10,12 +10,17 @@
 // - New device memory holds NaNs. Freeing memory waits for the streams, as CUDA does.
 // - A copy from host memory that is not pinned has read it when the call returns; one to such memory is done when it returns.
 // - A range's addresses without memory behind them fault, for stream threads too.
-// - Building and freeing a graph waits for the streams and keeps other threads' launches out meanwhile, as a driver may.
+// - A stream takes ATSI_SIM_QUEUE_ITEMS; then a launch waits for room. That, and the building and freeing of a graph, which wait for all
+//   streams, keep other threads' launches out meanwhile, as a driver may.
 // - Operations run on one thread, with the kernels that the CPU side uses. Their scratch is host memory and not counted.
 #ifndef ATSI_KERNELS_SIM_DEVICE_H
 #define ATSI_KERNELS_SIM_DEVICE_H
 
 #include "kernels/device.h"
+
+enum {
+    ATSI_SIM_QUEUE_ITEMS = 2 // so few that small tests meet the limit; a driver's streams take some hundreds
+};
 
 struct atsi_sim_params {
     uint64_t memory_bytes; // allocations beyond it fail

@@ -112,6 +112,7 @@ struct sim_stream {
     struct sim_stream *next;
     pthread_t thread;
     struct sim_item *first, **last; // queue
+    uint32_t n_queued;
     bool busy, stopping;
     struct sim_graph *capture; // NULL: items run
     uint64_t random;           // state of the delays

@@ -153,6 +153,7 @@ static void *stream_main(void *argument) {
         struct sim_item *item = stream->first;
         stream->first = item->next;
         if (stream->first == NULL) stream->last = &stream->first;
+        stream->n_queued--;
         stream->busy = true;
         pthread_mutex_unlock(&d->lock);
         sim_delay(stream);
@@ -253,6 +254,8 @@ enum atsi_status sim_enqueue(struct atsi_stream *s, const struct sim_item *item,
     }
     pthread_mutex_lock(&d->driver);
     pthread_mutex_lock(&d->lock);
+    while (stream->n_queued == ATSI_SIM_QUEUE_ITEMS) pthread_cond_wait(&d->changed, &d->lock);
+    stream->n_queued++;
     *stream->last = copy;
     stream->last = &copy->next;
     pthread_cond_broadcast(&d->changed);

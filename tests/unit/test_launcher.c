@@ -14,7 +14,8 @@ struct stage {
     struct atsi_launcher *launcher;
     int32_t *words; // [2] in mapped memory: what the host posts, what the stream posts
     char *words_dev;
-    void *graph;
+    struct atsi_launch_piece piece;
+    struct atsi_launch round; // of that piece
 };
 
 static const struct atsi_device_ops *ops_of(const struct stage *s) { return s->device->ops; }
@@ -29,13 +30,14 @@ static void set_up(struct stage *s) {
     memset(host, 0, 2 * sizeof(int32_t));
     s->words = host;
     s->words_dev = dev;
+    s->round = (struct atsi_launch){&s->piece, 1};
     assert_int_equal(atsi_launcher_create(s->stream, &s->launcher, NULL), ATSI_OK);
 }
 
 static void tear_down(struct stage *s) {
     atsi_launcher_free(s->launcher);
     ops_of(s)->stream_sync(s->stream, NULL);
-    ops_of(s)->graph_destroy(s->device, s->graph);
+    ops_of(s)->graph_destroy(s->device, s->piece.graph);
     ops_of(s)->stream_destroy(s->stream);
     ops_of(s)->host_free(s->device, s->words);
     ops_of(s)->close(s->device);
@@ -47,7 +49,7 @@ static void capture(struct stage *s, int32_t awaited, bool posts) {
     assert_int_equal(ops_of(s)->await_mark(s->stream, s->words_dev, NULL, awaited, NULL), ATSI_OK);
     if (posts)
         assert_int_equal(ops_of(s)->post_mark(s->stream, s->words_dev + sizeof(int32_t), NULL, 1, NULL), ATSI_OK);
-    assert_int_equal(ops_of(s)->capture_end(s->stream, &s->graph, NULL), ATSI_OK);
+    assert_int_equal(ops_of(s)->capture_end(s->stream, &s->piece.graph, NULL), ATSI_OK);
 }
 
 static void host_and_stream_wait_for_each_other(void **state) {
@@ -55,7 +57,7 @@ static void host_and_stream_wait_for_each_other(void **state) {
     struct stage s;
     set_up(&s);
     capture(&s, 1, true);
-    atsi_launcher_start(s.launcher, s.graph, NULL);
+    atsi_launcher_start(s.launcher, &s.round, NULL);
     assert_int_equal(__atomic_load_n(&s.words[1], __ATOMIC_ACQUIRE), 0); // it waits for what has not been posted
     __atomic_store_n(&s.words[0], 1, __ATOMIC_RELEASE);
     assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], 1, NULL), ATSI_OK);
@@ -69,7 +71,7 @@ static void a_stream_that_ends_without_its_mark_is_an_error(void **state) {
     struct atsi_error err = {0};
     set_up(&s);
     capture(&s, 0, false);
-    atsi_launcher_start(s.launcher, s.graph, NULL);
+    atsi_launcher_start(s.launcher, &s.round, NULL);
     assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], 1, &err), ATSI_FAILED);
     assert_non_null(strstr(err.text, "ended without the mark"));
     assert_int_equal(atsi_launcher_finish(s.launcher, NULL), ATSI_OK);
@@ -84,7 +86,7 @@ static void a_failed_launch_is_an_error(void **state) {
     capture(&s, 0, true);
     // An address that is nobody's poisons the device.
     assert_int_equal(ops_of(&s)->post_mark(s.stream, &s, NULL, 1, NULL), ATSI_FAILED);
-    atsi_launcher_start(s.launcher, s.graph, NULL);
+    atsi_launcher_start(s.launcher, &s.round, NULL);
     assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], 1, &err), ATSI_FAILED);
     assert_int_equal(atsi_launcher_finish(s.launcher, &err), ATSI_FAILED);
     tear_down(&s);
@@ -104,19 +106,17 @@ static void *build_graphs(void *context) {
     assert_int_equal(ops->capture_stream_create(b->stage->device, &stream, NULL), ATSI_OK);
     while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
         void *graph;
-        atsi_launcher_hold(b->stage->launcher);
         assert_int_equal(ops->capture_begin(stream, NULL), ATSI_OK);
         assert_int_equal(ops->capture_end(stream, &graph, NULL), ATSI_OK);
         ops->graph_destroy(b->stage->device, graph);
-        atsi_launcher_release(b->stage->launcher);
         usleep(100);
     }
     ops->stream_destroy(stream);
     return NULL;
 }
 
-// The simulated device lets nobody launch while it waits for all that runs, as a driver may when a graph is built. A round that is
-// launched but for its transfers would wait for ever.
+// The simulated device lets nobody launch while it waits for all that runs, as a driver may when a graph is built. A piece that is
+// launched before its transfers would wait for ever.
 static void rounds_end_while_graphs_are_built(void **state) {
     (void)state;
     struct stage s;
@@ -133,7 +133,7 @@ static void rounds_end_while_graphs_are_built(void **state) {
     assert_int_equal(atsi_transfers_capture_await(transfers, s.stream, base_dev, 0, NULL), ATSI_OK);
     assert_int_equal(atsi_transfers_capture_consumed(transfers, s.stream, base_dev, 0, NULL), ATSI_OK);
     assert_int_equal(ops_of(&s)->post_mark(s.stream, s.words_dev + sizeof(int32_t), base_dev, 1, NULL), ATSI_OK);
-    assert_int_equal(ops_of(&s)->capture_end(s.stream, &s.graph, NULL), ATSI_OK);
+    assert_int_equal(ops_of(&s)->capture_end(s.stream, &s.piece.graph, NULL), ATSI_OK);
 
     struct builder builder = {.stage = &s};
     pthread_t thread;
@@ -141,7 +141,7 @@ static void rounds_end_while_graphs_are_built(void **state) {
     alarm(60); // kills a test that waits for ever
     for (int i = 0; i < 200; i++) {
         s.words[0] = atsi_transfers_mark(transfers);
-        atsi_launcher_start(s.launcher, s.graph, transfers);
+        atsi_launcher_start(s.launcher, &s.round, transfers);
         assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], s.words[0] + 1, NULL), ATSI_OK);
         assert_int_equal(atsi_launcher_finish(s.launcher, NULL), ATSI_OK);
         atsi_transfers_round_done(transfers);
