@@ -74,17 +74,41 @@ void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t 
              (unsigned long long)((vram > missing ? vram - missing : 0) / mib));
 }
 
+// A round in which every unit runs where it lives: what is left when nothing can travel.
+static double still_round_us(const struct atsi_weights *w, const struct atsi_unit_times *times) {
+    double us = 0;
+    for (uint32_t u = 0; times && u < program_of(w)->n_units; u++) {
+        us += w->homes[u] == ATSI_GPU ? times[u].gpu_us : times[u].cpu_us;
+        if (u > 0 && w->homes[u] != w->homes[u - 1]) us += times[u].switch_us;
+    }
+    return us;
+}
+
+// What that costs at most, by the plan; nothing when the plan has no times.
+static void describe_cost(const struct atsi_weights *w, char *text, size_t cap) {
+    const struct atsi_plan *plan = &w->model->plan;
+    double token_us = still_round_us(w, plan->decode_times), chunk_us = still_round_us(w, plan->prefill_times);
+    text[0] = 0;
+    if (token_us <= plan->predicted_decode_us || plan->predicted_decode_us <= 0 || plan->predicted_prefill_us <= 0)
+        return;
+    snprintf(text, cap, "; a token may take %.1f ms instead of %.1f, %u tokens of a prompt %.1f instead of %.1f",
+             token_us * 1e-3, plan->predicted_decode_us * 1e-3, plan->limits.chunk, chunk_us * 1e-3,
+             plan->predicted_prefill_us * 1e-3);
+}
+
 void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap) {
     double all = (double)w->host_bytes / 0x1p20, pinned = (double)w->pinned_bytes / 0x1p20;
+    char cost[ATSI_TEXT_CAP];
     text[0] = 0;
     if (!w->owner || w->host_memory == ATSI_HOST_REGISTERED) return;
+    describe_cost(w, cost, sizeof cost);
     if (w->host_memory == ATSI_HOST_COPIED)
         snprintf(text, cap, "the driver does not pin the plan file: %.1f MiB of it were copied to pinned memory",
                  (double)w->unpacked_bytes / 0x1p20);
     else
         snprintf(text, cap,
-                 "%.1f of %.1f MiB of the weights on the CPU are pinned: the GPU cannot help with the others", pinned,
-                 all);
+                 "%.1f of %.1f MiB of the weights on the CPU are pinned: the GPU cannot help with the others%s", pinned,
+                 all, cost);
 }
 
 // ---- who is where -------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ void model_file_open(struct model_file *f, enum atsi_backend home, bool compress
     for (uint32_t u = 0; u < plan.program.n_units; u++) plan.program.units[u].backend = home;
     if (home == ATSI_GPU) plan.limits.vram_bytes = 64 << 20;
     set_times(&plan);
+    plan.predicted_decode_us = 200;
+    plan.predicted_prefill_us = 300;
     write_plan(f, &plan, path, home, compress);
     atsi_plan_free(&plan);
     check_ok(atsi_model_open(&f->model, path, &err), err);
