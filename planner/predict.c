@@ -13,7 +13,7 @@ enum atsi_status atsi_forecast_round(const struct atsi_plan *plan, enum atsi_pha
                                      struct atsi_error *err) {
     uint32_t n = plan->program.n_units;
     bool contended = phase == ATSI_DECODE && policy != ATSI_POLICY_NONE;
-    struct atsi_scales scales = {1, 1, 1};
+    struct atsi_scales scales = {1, 1, 1, 0};
     if (contended) scales = atsi_scales_contended(plan, &scales);
     *out = (struct atsi_forecast){.units = calloc(n, sizeof *out->units)};
     if (!out->units) return atsi_fail(err, ATSI_FAILED, "out of memory while predicting");
@@ -79,7 +79,7 @@ static enum atsi_status build_shared_round(const struct atsi_plan *plan, struct 
 
 static enum atsi_status forecast_shares(const struct atsi_plan *plan, struct atsi_decode_forecast *out,
                                         struct atsi_error *err) {
-    static const struct atsi_scales as_planned = {1, 1, 1};
+    static const struct atsi_scales as_planned = {1, 1, 1, 0};
     struct shared_round round = {0};
     bool any = false;
     enum atsi_status status = build_shared_round(plan, &round, &any, err);

@@ -21,14 +21,16 @@ enum atsi_status atsi_decision_log_open(struct atsi_decision_log **out, const ch
         free(log);
         return atsi_fail(err, ATSI_FAILED, "%s: %s", path, strerror(errno));
     }
-    fputs("time_s,verdict,reason,use,for_cpu,for_gpu,for_link,recorded_cpu,recorded_gpu,recorded_link,promoted,shared,"
-          "forecast_ms,at_work_forecast_ms,at_work_ms,at_work_rounds\n",
+    fputs("time_s,verdict,reason,use,for_cpu,for_gpu,for_link,for_handover_us,recorded_cpu,recorded_gpu,recorded_link,"
+          "recorded_handover_us,promoted,shared,forecast_ms,at_work_forecast_ms,at_work_ms,at_work_rounds\n",
           log->file);
     *out = log;
     return ATSI_OK;
 }
 
-static void put_scales(FILE *f, const struct atsi_scales *s) { fprintf(f, ",%.3f,%.3f,%.3f", s->cpu, s->gpu, s->link); }
+static void put_scales(FILE *f, const struct atsi_scales *s) {
+    fprintf(f, ",%.3f,%.3f,%.3f,%.1f", s->cpu, s->gpu, s->link, s->handover_us);
+}
 
 void atsi_decision_log_note(struct atsi_decision_log *log, const struct atsi_decision_entry *e) {
     if (!log) return;

@@ -66,9 +66,10 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
                                      struct atsi_prepared_round **old, struct atsi_error *err);
 // What the prepared round should take at these speeds (script_cost.h); 0: the plan has no times.
 double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales);
-// Of its rounds: bytes of weights that cross the link, and what the device was busy for lately (0: not timed yet).
+// Of its rounds: bytes of weights that cross the link, what the device was busy for lately (0: not timed yet), and hand-overs.
 struct atsi_round_figures {
     double link_bytes, device_us;
+    uint32_t n_handovers; // there and back whenever the host waits for the device
 };
 // The factors of single units as its rounds showed them at these speeds (script_cost.h); others are left alone.
 void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi_scales *scales,

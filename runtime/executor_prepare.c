@@ -198,7 +198,8 @@ void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi
 }
 
 struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p) {
-    return (struct atsi_round_figures){p->cost.link_bytes, atsi_script_device_us(&p->script, &p->cost, p->recent_us)};
+    return (struct atsi_round_figures){p->cost.link_bytes, atsi_script_device_us(&p->script, &p->cost, p->recent_us),
+                                       p->cost.n_handovers};
 }
 
 // ---- runs of device actions ---------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@
 static const double cpu_weight = 0.25, device_weight = 0.5;
 static const double prior_share = 0.01; // of the round, stands for what was known before
 static const double least_scale = 0.1;  // what takes no time to speak of must not seem to change all the time
+static const double handover_weight = 0.125, noticeable_handover_us = 500;
 static const double forgetting = 0.005; // a round, of a resource that is not seen
 
-void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1}}; }
+void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1, 0}}; }
 
 void atsi_recorder_adopted(struct atsi_recorder *r) { r->n_rounds = 0; }
 
@@ -63,13 +64,20 @@ void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_c
     double round_us = cpu.planned_us + gpu.planned_us + link.planned_us;
     if (round_us > 0)
         r->scales = (struct atsi_scales){renew(s.cpu, &cpu, round_us), renew(s.gpu, &gpu, round_us),
-                                         renew(s.link, &link, round_us)};
+                                         renew(s.link, &link, round_us), s.handover_us};
     r->n_rounds++;
     if (r->n_looks) r->n_looks--;
+}
+
+void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, uint32_t n_handovers) {
+    if (r->n_rounds <= 1 || n_handovers == 0 || !(expected_us > 0)) return;
+    double left_us = (round_us - expected_us) / n_handovers;
+    r->scales.handover_us = fmax(0, r->scales.handover_us + handover_weight * left_us);
 }
 
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to) {
     double cpu = fabs(to->cpu / from->cpu - 1), gpu = fabs(to->gpu / from->gpu - 1),
            link = fabs(to->link / from->link - 1);
-    return fmax(cpu, fmax(gpu, link));
+    double handover = fabs(to->handover_us - from->handover_us) / (noticeable_handover_us + from->handover_us);
+    return fmax(fmax(cpu, handover), fmax(gpu, link));
 }

@@ -36,7 +36,11 @@ void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, 
 // would notice when it is free again. recent_us [cost->n_actions].
 void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us);
 
-// Algorithm 3's deviation: the largest relative change of a resource between two moments.
+// A round took round_us where its splits explain expected_us at r->scales: what is left is put on its hand-overs, which no split
+// shows, over some rounds. Not for the first round after a change.
+void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, uint32_t n_handovers);
+
+// Algorithm 3's deviation: the largest relative change of a resource between two moments; of hand-overs against half a millisecond.
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to);
 
 #endif

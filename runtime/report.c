@@ -86,7 +86,8 @@ static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
 }
 
 static void report_scales(FILE *f, const char *what, const struct atsi_scales *s) {
-    fprintf(f, "%s cpu x%.2f, gpu x%.2f, link x%.2f", what, s->cpu, s->gpu, s->link);
+    fprintf(f, "%s cpu x%.2f, gpu x%.2f, link x%.2f, a hand-over +%.0f us", what, s->cpu, s->gpu, s->link,
+            s->handover_us);
 }
 
 // Algorithm 3 at work, and what it cost the rounds.
@@ -105,7 +106,7 @@ static void report_decisions(FILE *f, const struct atsi_rescheduler *r, double t
 }
 
 static void report_prediction(FILE *f, const struct atsi_rescheduler *r, double token_us) {
-    static const struct atsi_scales as_planned = {1, 1, 1};
+    static const struct atsi_scales as_planned = {1, 1, 1, 0};
     double planned_us = atsi_prepared_round_time(r->at_work, &as_planned),
            recorded_us = atsi_prepared_round_time(r->at_work, &atsi_executor_recorder(r->executor, true)->scales),
            recent_us = atsi_tuner_recent_us(&r->tuner);

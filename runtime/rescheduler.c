@@ -135,7 +135,7 @@ static struct atsi_assigner_job decode_job(struct atsi_rescheduler *r) {
 }
 
 static struct atsi_assigner_job prefill_job(const struct atsi_rescheduler *r, uint32_t n_tokens) {
-    struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish.scales = {1, 1, 1}};
+    struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish.scales = {1, 1, 1, 0}};
     if (!r->params.never) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
     return job;
 }
@@ -223,6 +223,8 @@ enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint3
 void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens, double round_us) {
     struct atsi_recorder *recorder = atsi_executor_recorder(r->executor, true);
     if (n_tokens != 1) return;
+    atsi_recorder_note_round(recorder, round_us, atsi_prepared_round_time(r->at_work, &recorder->scales),
+                             atsi_prepared_round_figures(r->at_work).n_handovers);
     bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
     if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);
     if (due) ask_or_return(r);

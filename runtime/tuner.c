@@ -89,7 +89,7 @@ void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use) {
 }
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
-    static const struct atsi_scales as_planned = {1, 1, 1};
+    static const struct atsi_scales as_planned = {1, 1, 1, 0};
     struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned, false};
     *t = (struct atsi_tuner){.params = *params, .trying = params->is_dynamic, .other_scales = as_planned};
     t->n_left[ATSI_LINK_STREAMS] = 2;
@@ -183,7 +183,10 @@ static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *
 
 static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
     enum atsi_link_use use = t->at_work.use;
-    if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t)) return try_use(t, use, now, INFINITY, "trial");
+    // The forecast of streams tells whether other streams are better; that of shares knows nothing of what single units took.
+    double most_ratio = use == ATSI_LINK_STREAMS ? 1 : INFINITY;
+    if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t))
+        return try_use(t, use, now, most_ratio, "trial");
     t->n_left[use] = 0;
     if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
     bool home_left = t->home_left && !was_tried(t, &t->home);
@@ -221,7 +224,8 @@ bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
 // guide, they stay the guide.
 static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
     const struct atsi_scales *w = &t->at_work.scales, *r = &t->reference;
-    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link};
+    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link,
+                                now->handover_us};
 }
 
 // The assignment at work is the first of the trials and already over; its last n rounds count, as a load that has just begun is in no
@@ -289,12 +293,19 @@ static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
     return t->second.median_us > 0 && median_us > worse * t->second.median_us && t->n_settled >= t->second_wait;
 }
 
+// Speeds look somewhat different under every assignment: changes count from what was recorded under the one at work. What is more than
+// that has changed since it was asked for.
+static void take_reference(struct atsi_tuner *t, double median_us, const struct atsi_scales *now) {
+    t->reference_us = median_us;
+    if (atsi_scales_deviation(&t->reference, now) <= 2 * t->params.epsilon) t->reference = t->at_work_reference = *now;
+}
+
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     double median_us;
     t->n_settled++;
     t->n_since_other++;
     if (t->n_rounds < t->params.tau || !is_measured(t, &median_us)) return false;
-    if (t->reference_us == 0) t->reference_us = median_us;
+    if (t->reference_us == 0) take_reference(t, median_us, now);
     uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
     if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t, n, now);
     bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,

@@ -29,12 +29,12 @@ static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t
 
 struct atsi_scales atsi_scales_contended(const struct atsi_plan *plan, const struct atsi_scales *s) {
     const struct atsi_contention *c = &plan->contention;
-    return (struct atsi_scales){s->cpu * c->cpu_beside_link, s->gpu, s->link * c->link_beside_cpu};
+    return (struct atsi_scales){s->cpu * c->cpu_beside_link, s->gpu, s->link * c->link_beside_cpu, s->handover_us};
 }
 
 void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes,
                       const struct atsi_scales *scales, struct atsi_schedule_unit *units) {
-    static const struct atsi_scales as_profiled = {1, 1, 1};
+    static const struct atsi_scales as_profiled = {1, 1, 1, 0};
     if (!scales) scales = &as_profiled;
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
@@ -46,7 +46,7 @@ void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t 
         units[i] = (struct atsi_schedule_unit){.size_bytes = size,
                                                .t_cpu_us = t.cpu_us * scales->cpu,
                                                .t_gpu_us = t.gpu_us * scales->gpu,
-                                               .switch_us = t.switch_us,
+                                               .switch_us = t.switch_us + scales->handover_us,
                                                .transfer_us = t.transfer_us * scales->link,
                                                .after = u->router_unit == ATSI_NONE ? ATSI_AFTER_START : u->router_unit,
                                                .home = u->backend};

@@ -23,9 +23,11 @@ double atsi_active_experts(const struct atsi_experts_params *experts, uint32_t n
 // Bytes that promoting the unit moves over the link in such a round.
 uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_unit *u, uint32_t n_tokens);
 
-// How much slower than profiled each resource is now; 1 each when unloaded.
+// How much slower than profiled each resource is now; 1 each when unloaded. And what a hand-over from one side to the other takes beyond
+// the planned time: when another program's kernels have their turn on the card, each costs up to a time slice; 0 when unloaded.
 struct atsi_scales {
     double cpu, gpu, link;
+    double handover_us;
 };
 
 // The same for a decode round whose CPU units run beside copies of weights: both sides are slower for it (plan->contention).

@@ -21,7 +21,8 @@ struct builder {
         uint32_t buffer, begin, end;
     } * pending;
     uint32_t n_pending, pending_cap;
-    bool failed; // out of memory; the caller says so
+    uint32_t i_unit; // whose operations are emitted
+    bool failed;     // out of memory; the caller says so
 };
 
 static bool grow(void **array, uint32_t n, uint32_t *cap, size_t size) {
@@ -181,8 +182,30 @@ static void emit_gpu(struct builder *b, const struct atsi_step *s, bool both) {
     add_step(b, *s);
 }
 
+static bool runs_whole_on_cpu(const struct builder *b, uint32_t i_unit) {
+    bool is_shared = b->params->gpu_share && b->params->gpu_share[i_unit] > 0;
+    return b->params->backends[i_unit] == ATSI_CPU && !is_shared;
+}
+
+// What the CPU's next operations, until the device's turn, read of what the device has written: one wait is enough for all of it. What
+// they write themselves is none of that.
+static void fetch_for_next(struct builder *b, uint32_t i_op) {
+    bool written[ATSI_MAX_BUFFERS] = {false};
+    for (uint32_t u = b->i_unit, i = i_op; u < b->p->n_units && runs_whole_on_cpu(b, u); u++)
+        for (; i < b->p->units[u].first_op + b->p->units[u].n_ops; i++) {
+            const struct atsi_op *op = &b->p->ops[i];
+            struct atsi_step s = {.op = i, .backend = ATSI_CPU, .end = out_columns(op)};
+            if (op->kind == ATSI_OP_SELECT) return; // the tail is repeated
+            for (int k = 0; k < n_reads(op) && i > i_op; k++)
+                if (!written[op->in[k].buffer]) fetch(b, read_part(b->p, &s, k), ATSI_CPU);
+            if (op->add && i > i_op && !written[op->out[0].buffer]) fetch(b, write_part(b->p, &s, 0), ATSI_CPU);
+            for (int k = 0; k < n_writes(op); k++) written[op->out[k].buffer] = true;
+        }
+}
+
 static void emit_cpu(struct builder *b, const struct atsi_step *s) {
     if (fetch_reads(b, s, ATSI_NONE) || must_wait(b, s)) {
+        fetch_for_next(b, s->op);
         record(b);
         wait_for_record(b, b->n_pending);
     }
@@ -352,6 +375,7 @@ static void emit_unit(struct builder *b, uint32_t i_unit) {
     enum atsi_backend backend = b->params->backends[i_unit];
     bool promoted = backend == ATSI_GPU && b->params->promoted && b->params->promoted[i_unit];
     bool prefetched = promoted && b->params->prefetched && b->params->prefetched[i_unit];
+    b->i_unit = i_unit;
     if (try_shared(b, i_unit)) return;
     if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_AWAIT});
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {

@@ -122,6 +122,7 @@ enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const stru
                         .out = out};
     add_actions(&b);
     out->handover_us = mean_switch_us(&b);
+    out->n_handovers = 2 * atsi_script_terms_of(script, out).n_waits;
     return ATSI_OK;
 }
 
@@ -199,7 +200,8 @@ struct clocks {
 static void run_split(struct clocks *c, const struct atsi_script_cost *cost, uint32_t i,
                       const struct atsi_scales *scales) {
     double us = cost->splits[i].gpu_us * scales->gpu + cost->splits[i].link_us * scales->link;
-    double issued_us = c->host_us + cost->handover_us; // seen only by a device that has nothing to do
+    double issued_us =
+        c->host_us + cost->handover_us + scales->handover_us; // seen only by a device that has nothing to do
     c->device_us = (c->device_us > issued_us ? c->device_us : issued_us) + us;
 }
 
@@ -225,7 +227,7 @@ static void run_once(struct clocks *c, const struct atsi_script *s, const struct
         case ATSI_ACTION_RECORD: c->mark_us = c->device_us; break;
         case ATSI_ACTION_WAIT:
             if (c->mark_us > c->host_us) c->host_us = c->mark_us;
-            c->host_us += cost->handover_us;
+            c->host_us += cost->handover_us + scales->handover_us;
             break;
         case ATSI_ACTION_AWAIT: await_transfer(c, cost, i, scales); break;
         case ATSI_ACTION_CONSUMED: cost->consumed_us[c->n_consumed++ % cost->n_transfers] = c->device_us; break;

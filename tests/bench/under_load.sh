@@ -27,8 +27,8 @@ rm -f "$WORK/$shape.gguf" "$csv"
 show_decisions() {
     awk -F, 'NR > 1 && $2 == "declined" { declined++; next }
         NR > 1 && ++shown <= 60 {
-            printf "    %.1f %s %s %.2f %.2f %.2f (%.2f %.2f %.2f) %d+%d forecast %.1f/%.1f, before %.1f ms (%d rounds, %d declined): %s\n",
-                $1, $2, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, declined, $3
+            printf "    %.1f %s %s %.2f %.2f %.2f +%d (%.2f %.2f %.2f +%d) %d+%d forecast %.1f/%.1f, before %.1f ms (%d rounds, %d declined): %s\n",
+                $1, $2, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, declined, $3
             declined = 0 }' "$1"
 }
 

@@ -31,7 +31,7 @@ done
 
 tells_decisions() { # a row for each decision that was taken over, and the names of its columns
     generate "$work/p.atsp" --device sim:$profile --decisions "$work/d.csv" >"$work/sim.ids" && head -n 1 "$work/d.csv" | grep -q '^time_s,verdict,reason,use,' &&
-        grep -q '^[0-9.]*,taken over,start,' "$work/d.csv" && [ "$(awk -F, '{ print NF }' "$work/d.csv" | sort -u)" = 16 ]
+        grep -q '^[0-9.]*,taken over,start,' "$work/d.csv" && [ "$(awk -F, '{ print NF }' "$work/d.csv" | sort -u)" = 18 ]
 }
 [ ! -e "$work/p.atsp" ] || check "--decisions" tells_decisions
 

@@ -8,7 +8,7 @@
 #include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
-static const struct atsi_scales as_planned = {1, 1, 1};
+static const struct atsi_scales as_planned = {1, 1, 1, 0};
 
 // ---- a round ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ static void splits_add_up_to_the_units(void **state) {
     build_round(&r);
     assert_float_equal(sum_of(&r.cost).cpu_us, cpu_us, 0.1); // alone, the CPU does not share its memory
     assert_float_equal(atsi_script_time(&r.script, &r.cost, &as_planned), cpu_us, 0.1);
-    assert_float_equal(atsi_script_time(&r.script, &r.cost, &(struct atsi_scales){2, 9, 9}), 2 * cpu_us, 0.2);
+    assert_float_equal(atsi_script_time(&r.script, &r.cost, &(struct atsi_scales){2, 9, 9, 0}), 2 * cpu_us, 0.2);
     close_round(&r);
 }
 
@@ -94,7 +94,7 @@ static void a_shared_unit_is_divided_and_ends_with_the_longer_part(void **state)
     assert_float_equal(sum.link_us, 1.1 * 0.5 * 80, 0.01);
     assert_float_equal(sum.gpu_us, 0.5 * 10, 0.01);
     double both_us = atsi_script_time(&r.script, &r.cost, &as_planned),
-           slow_link_us = atsi_script_time(&r.script, &r.cost, &(struct atsi_scales){1, 1, 10});
+           slow_link_us = atsi_script_time(&r.script, &r.cost, &(struct atsi_scales){1, 1, 10, 0});
     assert_true(both_us >= sum.cpu_us && both_us <= sum.cpu_us + 4 * r.cost.handover_us);
     // The GPU's part is the longer one now: k and v do not read it and still run beside it, the attention waits.
     double late_us = 10 * sum.link_us + sum.gpu_us -
@@ -151,7 +151,7 @@ static void assert_scales(const struct atsi_recorder *recorder, const struct ats
 
 static void speeds_are_found_and_followed(void **state) {
     (void)state;
-    static const struct atsi_scales truths[] = {{1, 1, 1}, {1.6, 1, 1}, {1.6, 1.2, 2.5}, {0.8, 1, 1}};
+    static const struct atsi_scales truths[] = {{1, 1, 1, 0}, {1.6, 1, 1, 0}, {1.6, 1.2, 2.5, 0}, {0.8, 1, 1, 0}};
     struct round r;
     struct atsi_recorder recorder;
     uint64_t random = 12345;
@@ -190,7 +190,7 @@ static void what_is_not_seen_is_forgotten(void **state) {
     open_round(&alone);
     build_round(&alone);
     atsi_recorder_start(&recorder);
-    run_rounds(&mixed, &recorder, &(struct atsi_scales){1, 1, 3}, 60, &random);
+    run_rounds(&mixed, &recorder, &(struct atsi_scales){1, 1, 3, 0}, 60, &random);
     assert_true(recorder.scales.link > 2.5);
     run_rounds(&alone, &recorder, &as_planned, 50, &random);
     assert_true(recorder.scales.link > 2);
@@ -215,7 +215,7 @@ static void single_units_are_told_apart(void **state) {
         r.recent_us[i] *= 1.4f; // q is the first in place
         break;
     }
-    atsi_script_unit_factors(&r.plan, &r.script, &r.cost, r.recent_us, &(struct atsi_scales){2, 1, 3}, factors);
+    atsi_script_unit_factors(&r.plan, &r.script, &r.cost, r.recent_us, &(struct atsi_scales){2, 1, 3, 0}, factors);
     assert_float_equal(factors[q].in_place, 1.4, 1e-3);
     assert_float_equal(factors[exps].in_place, 1, 1e-3); // not recorded
     close_round(&r);

@@ -49,7 +49,7 @@ static void finds_the_fastest_use_whichever_it_is(void **state) {
     (void)state;
     for (int best = 0; best < ATSI_LINK_USES; best++)
         for (int delay = 0; delay < 4; delay++) {
-            struct machine m = {{40, 40}, 1, {1, 1, 1}};
+            struct machine m = {{40, 40}, 1, {1, 1, 1, 0}};
             struct atsi_tuner t;
             m.times_us[best] = 30;
             atsi_tuner_start(&t, &with_choice);
@@ -61,7 +61,7 @@ static void finds_the_fastest_use_whichever_it_is(void **state) {
 
 static void shares_are_decided_again_with_what_the_first_trial_showed(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1.1, {1.3, 1, 0.8}};
+    struct machine m = {{40, 30}, 1.1, {1.3, 1, 0.8, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     struct run r = run(&t, &m, 60, 1);
@@ -71,7 +71,7 @@ static void shares_are_decided_again_with_what_the_first_trial_showed(void **sta
 
 static void what_was_better_by_the_plan_stays(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8}}; // decided for measured speeds it is slower
+    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8, 0}}; // decided for measured speeds it is slower
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     struct run r = run(&t, &m, 100, 1);
@@ -82,7 +82,7 @@ static void what_was_better_by_the_plan_stays(void **state) {
 // And when speeds change, it is decided for the plan's times and the change.
 static void changes_count_from_what_was_better(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8}};
+    struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
@@ -94,7 +94,7 @@ static void changes_count_from_what_was_better(void **state) {
 // What a change of speeds asks for may be no better: then what was at work stays, and counts from the new speeds.
 static void a_decision_that_is_no_better_is_declined(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
@@ -109,7 +109,7 @@ static void a_decision_that_is_no_better_is_declined(void **state) {
 // Decided for the new speed a round takes longer: the assignment before comes back.
 static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
@@ -122,7 +122,7 @@ static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
 
 static void decides_again_when_a_speed_changes(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1.2, {1, 1, 1}};
+    struct machine m = {{40, 30}, 1.2, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
@@ -137,7 +137,7 @@ static void decides_again_when_a_speed_changes(void **state) {
 
 static void tries_the_other_use_when_the_load_changes(void **state) {
     (void)state;
-    struct machine calm = {{40, 30}, 1, {1, 1, 1}}, loaded = {{60, 80}, 1, {1, 1, 2}};
+    struct machine calm = {{40, 30}, 1, {1, 1, 1, 0}}, loaded = {{60, 80}, 1, {1, 1, 2, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     assert_int_equal(run(&t, &calm, 120, 1).last.use, ATSI_LINK_SHARES);
@@ -148,7 +148,7 @@ static void tries_the_other_use_when_the_load_changes(void **state) {
 // A use whose rounds have become shorter without anything showing it is found in the end.
 static void the_other_use_is_tried_after_long(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
@@ -161,14 +161,14 @@ static void the_other_use_is_tried_after_long(void **state) {
 // What a change made the fastest may be slower than what was at home; then that returns.
 static void what_is_at_home_is_tried_when_speeds_change(void **state) {
     (void)state;
-    struct machine m = {{60, 30}, 1, {1, 1, 1}};
+    struct machine m = {{60, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
-    m = (struct machine){{80, 60}, 1, {3, 1, 1}};
+    m = (struct machine){{80, 60}, 1, {3, 1, 1, 0}};
     assert_true(run(&t, &m, 100, 1).last.scales.cpu == 3);
     m = (struct machine){
-        {80, 60}, 1.5, {1.5, 1, 1}}; // those decided for other speeds are slow, but for the one at home
+        {80, 60}, 1.5, {1.5, 1, 1, 0}}; // those decided for other speeds are slow, but for the one at home
     assert_true(run(&t, &m, 60, 1).last.scales.cpu == 1.5);
     const struct atsi_tuner_wish *newest = &t.finished[t.n_finished - 1].wish;
     assert_true(newest->use == ATSI_LINK_SHARES && newest->scales.cpu == 1);
@@ -178,7 +178,7 @@ static void what_is_at_home_is_tried_when_speeds_change(void **state) {
 static void noisy_rounds_are_counted_longer(void **state) {
     (void)state;
     for (int noise = 0; noise < 2; noise++) {
-        struct atsi_scales scales = {1, 1, 1};
+        struct atsi_scales scales = {1, 1, 1, 0};
         struct atsi_tuner t;
         atsi_tuner_start(&t, &with_choice);
         atsi_tuner_begun(&t, t.wish.use);
@@ -191,7 +191,7 @@ static void noisy_rounds_are_counted_longer(void **state) {
 // A trial was unlucky: what it made look slow is tried again as soon as what won turns out slower than that.
 static void the_next_best_gets_a_second_chance(void **state) {
     (void)state;
-    struct machine m = {{32, 30}, 1, {1, 1, 1}};
+    struct machine m = {{32, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
@@ -203,7 +203,7 @@ static void the_next_best_gets_a_second_chance(void **state) {
 // After some rounds speeds are known better; a decision for them is asked for once.
 static void speeds_known_better_are_decided_for_once(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1, {1.08, 1, 1}};
+    struct machine m = {{40, 30}, 1, {1.08, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 30, 1);
@@ -218,7 +218,7 @@ static void speeds_known_better_are_decided_for_once(void **state) {
 static void waits_between_decisions(void **state) {
     (void)state;
     struct atsi_tuner_params params = {true, false, 0.15, 20};
-    struct machine m = {{40, 40}, 1, {1, 1, 1}};
+    struct machine m = {{40, 40}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     int since = 0;
     atsi_tuner_start(&t, &params);
@@ -235,12 +235,12 @@ static void waits_between_decisions(void **state) {
 
 static void small_changes_and_single_outliers_change_nothing(void **state) {
     (void)state;
-    struct machine m = {{40, 30}, 1, {1, 1, 1}};
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &with_choice);
     run(&t, &m, 60, 1);
     for (int i = 0; i < 200; i++) {
-        struct atsi_scales scales = {1 + 0.1 * (i % 2), 1, 1 - 0.1 * (i % 3 == 0)};
+        struct atsi_scales scales = {1 + 0.1 * (i % 2), 1, 1 - 0.1 * (i % 3 == 0), 0};
         assert_false(atsi_tuner_record(&t, i % 50 == 49 ? 50 : 30 + i % 3, &scales));
         assert_int_equal(atsi_tuner_is_surprised(&t), i % 50 == 49);
     }
@@ -249,7 +249,7 @@ static void small_changes_and_single_outliers_change_nothing(void **state) {
 static void a_static_placement_is_never_decided_again(void **state) {
     (void)state;
     struct atsi_tuner_params params = {false, false, 0.15, 5};
-    struct atsi_scales scales = {9, 1, 5};
+    struct atsi_scales scales = {9, 1, 5, 0};
     struct atsi_tuner t;
     atsi_tuner_start(&t, &params);
     atsi_tuner_begun(&t, t.wish.use);
