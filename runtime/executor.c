@@ -153,10 +153,10 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
 
 static void free_device_side(struct atsi_executor *x) {
     const struct atsi_device_ops *ops = x->device->ops;
+    atsi_launcher_free(x->launcher);
     if (x->stream) ops->stream_sync(x->stream, NULL); // nothing may still write what is freed now
     atsi_prepared_round_free(x->now);
     x->now = NULL;
-    atsi_launcher_free(x->launcher); // idle between rounds, and held while a prepared round's graphs are freed
     atsi_transfers_free(x->transfers);
     for (uint32_t i = 0; x->device_states && i < x->p->n_states; i++)
         if (x->device_states[i]) ops->free(x->device, x->device_states[i]);
