@@ -164,6 +164,28 @@ static void speeds_are_found_and_followed(void **state) {
     close_round(&r);
 }
 
+// What a round takes beyond its splits is put on its hand-overs, and is gone when it is.
+static void held_up_handovers_are_found(void **state) {
+    (void)state;
+    static const double truths_us[] = {0, 400, 250, 0};
+    struct round r;
+    struct atsi_recorder recorder;
+    open_mixed_round(&r);
+    assert_true(r.cost.n_handovers > 0);
+    atsi_recorder_start(&recorder);
+    recorder.n_rounds = 2;
+    for (int k = 0; k < 4; k++) {
+        struct atsi_scales truth = {1, 1, 1, truths_us[k]}, before = recorder.scales;
+        double round_us = atsi_script_time(&r.script, &r.cost, &truth);
+        for (int i = 0; i < 80; i++)
+            atsi_recorder_note_round(&recorder, round_us, atsi_script_time(&r.script, &r.cost, &recorder.scales),
+                                     r.cost.n_handovers);
+        assert_float_equal(recorder.scales.handover_us, truths_us[k], 5);
+        if (k > 0) assert_true(atsi_scales_deviation(&before, &recorder.scales) > 0.15);
+    }
+    close_round(&r);
+}
+
 static void a_hiccup_is_no_load(void **state) {
     (void)state;
     struct round r;
@@ -243,6 +265,7 @@ int main(void) {
         cmocka_unit_test(a_shared_unit_is_divided_and_ends_with_the_longer_part),
         cmocka_unit_test(no_times_no_costs),
         cmocka_unit_test(speeds_are_found_and_followed),
+        cmocka_unit_test(held_up_handovers_are_found),
         cmocka_unit_test(a_hiccup_is_no_load),
         cmocka_unit_test(what_is_not_seen_is_forgotten),
         cmocka_unit_test(single_units_are_told_apart),

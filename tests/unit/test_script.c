@@ -140,6 +140,29 @@ static void every_read_finds_the_newest_columns(void **state) {
     atsi_plan_free(&plan);
 }
 
+// Where no unit is shared: once for what is behind each change of sides, once more where the tail begins, once for the logits.
+static void the_cpu_waits_once_a_turn(void **state) {
+    (void)state;
+    struct atsi_plan plan;
+    test_build_plan(&plan);
+    for (uint32_t run = 0; run < 1024; run++) {
+        enum atsi_backend backends[16];
+        struct atsi_script script;
+        uint32_t n_turns = 0, n_waits = 0;
+        for (uint32_t u = 0; u < plan.program.n_units; u++) {
+            backends[u] = run * 2654435761u >> (31 - u) & 1 ? ATSI_GPU : ATSI_CPU;
+            n_turns += backends[u] == ATSI_CPU && u > 0 && backends[u - 1] == ATSI_GPU;
+        }
+        struct atsi_script_params params = {
+            .program = &plan.program, .backends = backends, .n_tokens_max = 8, .n_outputs_max = 2};
+        assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
+        for (uint32_t i = 0; i < script.n_actions; i++) n_waits += script.actions[i].kind == ATSI_ACTION_WAIT;
+        assert_true(n_waits <= n_turns + 2);
+        atsi_script_free(&script);
+    }
+    atsi_plan_free(&plan);
+}
+
 static void one_side_alone_copies_and_waits_for_nothing(void **state) {
     (void)state;
     struct atsi_plan plan;
@@ -214,6 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_follow_every_column),
         cmocka_unit_test(every_read_finds_the_newest_columns),
+        cmocka_unit_test(the_cpu_waits_once_a_turn),
         cmocka_unit_test(one_side_alone_copies_and_waits_for_nothing),
         cmocka_unit_test(a_shared_matrix_runs_beside_the_cpu),
     };
