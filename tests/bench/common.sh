@@ -34,7 +34,7 @@ plan() {
 
 # generate PLAN LOG OPTIONS...: greedy, to the end whatever comes, statistics in LOG.
 generate() {
-    timeout -k 5 "${RUN_SECONDS:-90}" "$B/atsi-run" "$1" --device "$DEVICE" --temp 0 --ignore-eos --print-ids --stats \
+    timeout -k 2 "${RUN_SECONDS:-90}" "$B/atsi-run" "$1" --device "$DEVICE" --temp 0 --ignore-eos --print-ids --stats \
         "${@:3}" >"$2.ids" 2>"$2" && return
     echo "atsi-run ${1##*/} ${*:3}: exit code $?: $(tail -n 1 "$2")"
     return 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Is --vram kept, and used? Peak memory of the process as the driver counts it, for budgets and contexts.
-#   tests/bench/vram.sh            BUDGETS="1 2 4" (GiB)   CONTEXTS="4096 32768"   SHAPE=qwen3-14b
+#   tests/bench/vram.sh            BUDGETS="1 2 4" (GiB)   CONTEXTS="4096 32768"   SHAPE=qwen3-14b   POINTS="12:32768 6:32768"
 # A prompt longer than a chunk and a few decoded tokens, so that every buffer is in use; long contexts, whose cache may be on the
 # host, take a shorter one. Plans are made while others run, so rates are no figures. 16 points take about 100 s.
 # Settings that all scripts here share: tests/bench/common.sh.
@@ -14,8 +14,8 @@ model "$shape" || exit 1
 ids 520 "${VOCAB:-100000}" "$WORK/prompt"
 ids 64 "${VOCAB:-100000}" "$WORK/short"
 n_plans=${PLANS:-2} # made or waiting at a time, beside the one that runs
-points=()
-for budget in ${BUDGETS:-6 8 16 24 1 2 4 12}; do
+read -ra points <<<"${POINTS:-}"
+[ ${#points[@]} -gt 0 ] || for budget in ${BUDGETS:-6 8 16 24 1 2 4 12}; do
     for ctx in ${CONTEXTS:-4096 32768}; do points+=("$budget:$ctx"); done
 done
 
