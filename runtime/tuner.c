@@ -7,7 +7,7 @@
 // By their predictions: the same use for other speeds has to promise something; at the start, the other use must not be out of the
 // question. Later its forecast says little: it leans on speeds that were recorded under this one, where both sides may get in each
 // other's way more or less.
-static const double gain = 0.99, hopeless = 1.15;
+static const double gain = 0.99, hopeless = 1.15, far_off = 1.5;
 // Once speeds have been recorded for a while they are known better than after the few rounds of a trial; a little more counts than
 // after a change, since nothing is wrong.
 static const double polish = 0.98;
@@ -167,7 +167,7 @@ static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct a
 static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now, const char *reason) {
     t->other_scales = *now;
     t->n_since_other = 0;
-    return try_use(t, other(t->at_work.use), now, t->has_home ? INFINITY : hopeless, reason);
+    return try_use(t, other(t->at_work.use), now, t->has_home ? far_off : hopeless, reason);
 }
 
 // What has been tried is too far behind for a better decision to help.
@@ -175,8 +175,8 @@ static bool is_hopeless(const struct atsi_tuner *t) {
     return t->n_results > 0 && t->results[t->i_newest].median_us > hopeless * t->results[find_best(t)].median_us;
 }
 
-static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
-    for (uint32_t i = 0; i < t->n_results; i++)
+static bool was_tried(const struct atsi_tuner *t, uint32_t first, const struct atsi_tuner_wish *wish) {
+    for (uint32_t i = first; i < t->n_results; i++)
         if (are_alike(t, &t->results[i].wish, wish)) return true;
     return false;
 }
@@ -189,7 +189,10 @@ static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
         return try_use(t, use, now, most_ratio, "trial");
     t->n_left[use] = 0;
     if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
-    bool home_left = t->home_left && !was_tried(t, &t->home);
+    // What was at work when the load changed may have been measured while everything still adapted itself to it (threads that lost their
+    // cores), which the others were spared: then that was no trial.
+    bool is_home = are_alike(t, &t->at_work, &t->home);
+    bool home_left = t->home_left && !is_home && !was_tried(t, t->was_noisy, &t->home);
     t->home_left = false;
     if (home_left) return ask(t, &t->home, now, INFINITY, "as at the start");
     return settle(t, now);
@@ -220,10 +223,11 @@ bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
 
 // ---- changes ------------------------------------------------------------------------------------------------------
 
-// What the assignment at work was decided for, as far as speeds have changed since: where the plan's times are off, but were the better
-// guide, they stay the guide.
+// What is at home was decided for, as far as speeds have changed since: where the plan's times are off, but were the better guide, they
+// stay the guide. Speeds look different under the other use; for that one they are what was recorded.
 static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    const struct atsi_scales *w = &t->at_work.scales, *r = &t->reference;
+    const struct atsi_scales *w = &t->home.scales, *r = &t->home_scales;
+    if (t->at_work.use != t->home.use || !(r->cpu > 0)) return *now;
     return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link,
                                 now->handover_us};
 }
@@ -233,6 +237,7 @@ static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct at
 static void begin_again(struct atsi_tuner *t, uint32_t n, bool with_other, bool with_home) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
+    t->was_noisy = is_noisy(t);
     note_result(t, sum_up(t, n).median_us);
     t->trying = true;
     t->n_left[t->at_work.use] = 0;
@@ -271,7 +276,7 @@ static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scale
 
 // Something like it was tried lately, and is not at work.
 static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
-    return was_tried(t, wish) && !is_alike(t, &t->at_work.scales, &wish->scales);
+    return was_tried(t, 0, wish) && !is_alike(t, &t->at_work.scales, &wish->scales);
 }
 
 // The same use as decided for what is known by now. True when it is asked for.
@@ -297,7 +302,16 @@ static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
 // that has changed since it was asked for.
 static void take_reference(struct atsi_tuner *t, double median_us, const struct atsi_scales *now) {
     t->reference_us = median_us;
+    if (t->home_scales.cpu == 0 && are_alike(t, &t->at_work, &t->home)) t->home_scales = *now;
     if (atsi_scales_deviation(&t->reference, now) <= 2 * t->params.epsilon) t->reference = t->at_work_reference = *now;
+}
+
+// Speeds that still move are none to decide for: they are smoothed, and threads adapt themselves to a load.
+static bool is_steady(struct atsi_tuner *t, const struct atsi_scales *now) {
+    bool moves = t->n_steady == 0 || atsi_scales_deviation(&t->steady, now) > t->params.epsilon / 2;
+    if (moves) t->steady = *now;
+    t->n_steady = moves ? 1 : t->n_steady + 1;
+    return t->n_steady >= ATSI_TUNER_CERTAIN;
 }
 
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
@@ -314,7 +328,8 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->n_behind = t->n_deviating == 0 && is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
     if (t->n_behind >= n) return try_second(t, n, now);
     if (t->n_deviating == 0 && try_to_polish(t, n, now)) return true;
-    if (t->n_deviating < n) return false;
+    bool steady = is_steady(t, now);
+    if (t->n_deviating < n || (!steady && t->n_deviating < ATSI_TUNER_PATIENCE)) return false;
     t->n_deviating = 0;
     return other_speeds ? follow_speeds(t, n - 1, now) : follow_times(t, n - 1, now);
 }

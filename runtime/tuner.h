@@ -46,6 +46,8 @@ struct atsi_tuner {
     bool has_begun, trying;
     struct atsi_tuner_wish home;     // the fastest of the first trials
     bool has_home, home_left;        // home_left: it is to be tried yet
+    struct atsi_scales home_scales;  // recorded under it; cpu 0: not yet
+    bool was_noisy;                  // when the trials began
     uint32_t n_left[ATSI_LINK_USES]; // trials of each use that may come yet
     struct atsi_scales other_scales; // recorded when the use that is not at work was last tried
     struct atsi_tuner_result {
@@ -62,6 +64,8 @@ struct atsi_tuner {
     double reference_us;                                  // what its rounds take; 0: not known yet
     uint32_t n_deviating, n_behind;                       // rounds in a row; behind: slower than the next best was
     uint32_t n_settled, n_since_other; // rounds since the trials ended, and without a trial of the other use
+    struct atsi_scales steady;         // what speeds have stayed near to
+    uint32_t n_steady;                 // for so many rounds
     const char *reason;                // of the newest wish, for people
 };
 

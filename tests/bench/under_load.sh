@@ -20,7 +20,7 @@ mkdir -p "$out"
 model "$shape" || exit 1
 ids 64 "${VOCAB:-100000}" "$WORK/prompt"
 plan "$WORK/$shape.gguf" "$WORK/m.atsp" --vram "${VRAM:-6G}" --ctx 4096 || exit 1
-rm -f "$WORK/$shape.gguf" "$csv"
+rm -f "$WORK/$shape.gguf" "$csv" "$out"/decisions.*.csv
 
 # The decisions of a run that were taken over, in seconds of the clock that says when phases began: for which use and speeds, how many
 # units, promised ms and what was at work promised at those speeds, what it took; how many were declined in between.
@@ -40,7 +40,6 @@ once() { # RUN POLICY OPTIONS...
         --decisions "$out/decisions.$2.$1.csv" "${@:3}" 2>"$WORK/log"
     local status=$?
     grep -E '^(decode|rounds|link|tried|decided|speeds|a token|Traceback|.*Error)' "$WORK/log" | sed 's/^/    /'
-    show_decisions "$out/decisions.$2.$1.csv"
     return $status
 }
 for ((run = 0; run < ${RUNS:-2}; run++)); do
@@ -48,3 +47,7 @@ for ((run = 0; run < ${RUNS:-2}; run++)); do
     once "$run" load-aware || break
 done
 python3 "$here/plot_timeline.py" "$csv" "$out/under_load.svg" static load-aware
+for decisions in "$out"/decisions.*.csv; do
+    echo "${decisions##*/}"
+    show_decisions "$decisions"
+done
