@@ -91,7 +91,11 @@ void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use) {
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
     static const struct atsi_scales as_planned = {1, 1, 1, 0};
     struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned, false};
-    *t = (struct atsi_tuner){.params = *params, .trying = params->is_dynamic, .other_scales = as_planned};
+    *t = (struct atsi_tuner){.params = *params,
+                             .trying = params->is_dynamic,
+                             .other_scales = as_planned,
+                             .second_wait = ATSI_TUNER_SECOND,
+                             .polish_wait = ATSI_TUNER_SECOND};
     t->n_left[ATSI_LINK_STREAMS] = 2;
     t->n_left[ATSI_LINK_SHARES] = params->has_choice ? 2 : 0;
     ask(t, &first, &as_planned, INFINITY, "start");
@@ -211,12 +215,10 @@ static bool end_trial(struct atsi_tuner *t, double median_us, const struct atsi_
 }
 
 bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
-    // For the use at work, what is at work is as good as if it had been decided for these speeds; of the other use nothing is known.
-    if (t->wish.use != t->at_work.use) {
-        t->n_left[t->wish.use] = 0;
-        t->reference = t->at_work_reference;
-        t->wish = t->at_work;
-    }
+    // What is at work is as good as anything that would be decided for these speeds for the same use; of the other use nothing is known.
+    if (t->wish.use != t->at_work.use) t->reference = t->at_work_reference;
+    t->n_left[t->wish.use] = 0;
+    t->wish = t->at_work;
     atsi_tuner_begun(t, t->wish.use);
     return next_trial(t, now);
 }
@@ -252,20 +254,12 @@ static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *
            atsi_scales_deviation(&t->other_scales, now) > 2 * t->params.epsilon;
 }
 
-static bool follow_speeds(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
+static bool follow(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now, const char *reason) {
     struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
     t->second_wait = ATSI_TUNER_SECOND;
-    t->is_polished = false;
+    t->polish_wait = ATSI_TUNER_SECOND;
     begin_again(t, n, may_try_other(t, now), true);
-    return ask(t, &wish, now, gain, "speeds have changed");
-}
-
-// At the same speeds only the other use of the link can be better.
-static bool follow_times(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
-    t->reference_us = 0; // to be taken anew
-    if (!may_try_other(t, now)) return false;
-    begin_again(t, n, true, false);
-    return try_other(t, now, "rounds take another time");
+    return ask(t, &wish, now, gain, reason);
 }
 
 static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
@@ -282,8 +276,8 @@ static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *w
 // The same use as decided for what is known by now. True when it is asked for.
 static bool try_to_polish(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
     struct atsi_tuner_wish wish = {t->at_work.use, *now, true};
-    if (t->is_polished || t->n_settled < ATSI_TUNER_SECOND) return false;
-    t->is_polished = true;
+    if (t->n_settled < t->polish_wait) return false;
+    t->polish_wait = t->n_settled + ATSI_TUNER_PATIENCE;
     if (atsi_scales_deviation(&t->at_work.scales, now) == 0 || has_lost(t, &wish)) return false;
     begin_again(t, n, false, false);
     return ask(t, &wish, now, polish, "speeds are known better");
@@ -325,13 +319,13 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,
          other_times = deviation(t->reference_us, median_us) > t->params.epsilon;
     t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
+    bool steady = is_steady(t, now);
     t->n_behind = t->n_deviating == 0 && is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
     if (t->n_behind >= n) return try_second(t, n, now);
-    if (t->n_deviating == 0 && try_to_polish(t, n, now)) return true;
-    bool steady = is_steady(t, now);
+    if (t->n_deviating == 0 && steady && try_to_polish(t, n, now)) return true;
     if (t->n_deviating < n || (!steady && t->n_deviating < ATSI_TUNER_PATIENCE)) return false;
     t->n_deviating = 0;
-    return other_speeds ? follow_speeds(t, n - 1, now) : follow_times(t, n - 1, now);
+    return follow(t, n - 1, now, other_speeds ? "speeds have changed" : "rounds take another time");
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {

@@ -13,7 +13,7 @@
 
 enum {
     ATSI_TUNER_ROUNDS = 5,       // of a trial, and of a median
-    ATSI_TUNER_MANY_ROUNDS = 10, // where rounds differ much among themselves
+    ATSI_TUNER_MANY_ROUNDS = 14, // where rounds differ much among themselves
     ATSI_TUNER_TRIALS = 4,       // at most, one after the other
     ATSI_TUNER_CERTAIN = 4,      // rounds in a row that deviate are a change
     ATSI_TUNER_PATIENCE = 64,    // rounds before the other use is tried again at speeds like those of its last trial
@@ -55,7 +55,7 @@ struct atsi_tuner {
         double median_us;
     } results[ATSI_TUNER_TRIALS];                         // of the trials going on
     struct atsi_tuner_result second;                      // the next best of the last trials; median 0: none
-    bool is_polished;                                     // decided again once speeds were known better
+    uint32_t polish_wait;                                 // rounds before what is at work may be decided once more
     uint32_t second_wait;                                 // rounds before it may be tried again
     struct atsi_tuner_result finished[ATSI_TUNER_TRIALS]; // of the last that compared any, for people
     uint32_t n_results, n_finished, i_newest;             // the newest result is at work when the trials end
