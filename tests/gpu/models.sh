@@ -2,10 +2,12 @@
 # Tiny models of every family on a card, made here by tools/synth_model, against the reference kernels on the CPU.
 #   tests/gpu/models.sh budgets       at the smallest budget, between, and all on the card
 #   tests/gpu/models.sh placements    ATSI_SOAK_RUNS random placements a family (default 20), chunks and policies
+#   tests/gpu/models.sh promotions    the same where a processor is a thousand times slower, so that what is not on the card is promoted
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json, which must give the CPU's logits to the last bit
 # MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
 # MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
+# MODELS_UNDER: what runs of placements and promotions go through, as "compute-sanitizer --tool racecheck --error-exitcode 9"
 # MODELS_RUN_SECONDS: the most that one run may take   MODELS_KEEP: a folder for the logits of every run and of the reference
 #
 # Bounds. A float32 product on a card is off by 2e-5 of its norm (docs/kernels-cuda.md), so the 2 L + 1 = 9 residual writes of these
@@ -23,6 +25,7 @@ families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-
     ernie-4.5-0.3b ernie-4.5-21b-a3b phi-4-mini ministral-3-14b minimax-m2}
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1}
+under=()
 seq 3 42 >"$work/ids"
 
 has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == minimax* || $1 == *-air || $1 == gpt-oss* ]]; }
@@ -45,7 +48,7 @@ make_plan() { # TYPE OPTIONS... -> $d/plan.atsp
     return 1
 }
 
-run() { timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/plan.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet "$@"; }
+run() { timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "${under[@]}" "$B/atsi-run" "$d/plan.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet "$@"; }
 
 # What the reference kernels say: $d/TYPE.logits, $d/TYPE.greedy.
 make_reference() {
@@ -69,7 +72,8 @@ agrees() {
         name=max_abs bound=0
         set -- --isa reference "$@"
     fi
-    run --device "$device" --logits "$d/logits" -n 12 --print-ids "$@" >"$d/greedy" || { echo "exit code $?"; return 1; }
+    run --device "$device" --logits "$d/logits" -n 12 --print-ids --stats "$@" >"$d/greedy" 2>"$d/stats" ||
+        { echo "exit code $?"; tail -n 12 "$d/stats"; return 1; }
     if [ -n "${MODELS_KEEP:-}" ]; then cp "$d/logits" "$MODELS_KEEP/$family.$type.$(wc -l 2>/dev/null <"$d/worst" || echo 0)"; fi
     line=$("$B/tools/compare_logits" "$d/$type.logits" "$d/logits" --vocab 512) || return 1
     value=$(sed -n "s/.*\\b$name=\\([^ ]*\\).*/\\1/p" <<<"$line")
@@ -103,17 +107,37 @@ random_pins() {
         }' "$d/units"
 }
 
-check_placements() { # FAMILY TYPE
-    local k pins policies=(fifo fifo paper none)
+# at_random FAMILY TYPE RUN_OPTIONS...: random placements; `inspect` looks at what each run said, "$d/stats".
+at_random() {
+    local k pins policies=(fifo fifo paper none) under=()
     make_model "$1" "$2" && make_reference "$2" || return 1
+    read -ra under <<<"${MODELS_UNDER:-}"
     "$B/atsi-plan" "$d/$2.gguf" --device "$profile" --vram 2G --explain --json 2>/dev/null |
         sed 's/.*"units":\[//' | grep -o '"name":"[^"]*"' | cut -d'"' -f4 >"$d/units"
     [ -s "$d/units" ] || { echo "no units are named"; return 1; }
     for ((k = seed; k < seed + ${ATSI_SOAK_RUNS:-20}; k++)); do
         mapfile -t pins < <(random_pins "$k")
         make_plan "$2" --vram 2G "${pins[@]}" || return 1
-        agrees "$1" "$2" --policy "${policies[k % 4]}" --chunk $((1 + k * 7 % 40)) || { echo "seed $k"; return 1; }
+        if ! agrees "$1" "$2" --policy "${policies[k % 4]}" --chunk $((1 + k * 7 % 40)) "${@:3}"; then echo "seed $k"; return 1; fi
+        inspect
     done
+}
+
+check_placements() {
+    inspect() { :; }
+    at_random "$@"
+}
+
+# The same with a profile in which the CPU is slow; where nothing was promoted the check has not seen what it is for.
+check_promotions() {
+    local given=$profile n_promoted=0
+    local profile=$d/slow.json
+    jq '.costs |= map(if .side == "cpu" then .fixed_us *= 1000 | .bytes_per_us /= 1000 | .flops_per_us /= 1000 |
+        .points |= map(.us *= 1000) else . end)' "$given" >"$profile" || return 1
+    inspect() { n_promoted=$((n_promoted + $(sed -n 's/^rounds .*: \([0-9]*\) units promoted.*/\1/p' "$d/stats"))); }
+    at_random "$@" --no-split-rows || return 1
+    echo "# $1 $2: $n_promoted units promoted" >"$d/said"
+    [ $n_promoted -gt 0 ] || { echo "nothing was promoted"; return 1; }
 }
 
 check_sanitized() { # FAMILY TYPE
@@ -135,6 +159,7 @@ one() {
     {
         check "$2 $3" "$@"
         worst=$(sort -g "$d/worst" 2>/dev/null | tail -n 1)
+        cat "$d/said" 2>/dev/null
         if [ -n "$worst" ]; then echo "# $2 $3: $(wc -l <"$d/worst") runs, worst difference ${worst% *}"; fi
     } >"$work/$2.$3.tap"
     rm -rf "$d"
@@ -143,8 +168,9 @@ one() {
 case ${1:-} in
 budgets) job=check_budgets ;;
 placements) job=check_placements ;;
+promotions) job=check_promotions ;;
 sanitize) job=check_sanitized types=mixed ;;
-*) echo "usage: tests/gpu/models.sh budgets|placements|sanitize" >&2; exit 2 ;;
+*) echo "usage: tests/gpu/models.sh budgets|placements|promotions|sanitize" >&2; exit 2 ;;
 esac
 show() { cat "$work"/*.tap 2>/dev/null | awk '/^(not )?ok/ { n++; sub(/ok [0-9]+/, "ok " n); failed += /^not/ } { print } END { print "1.." n; exit failed > 0 }'; }
 trap 'show; echo "# ended by a signal"; exit 1' TERM
