@@ -74,6 +74,9 @@ struct atsi_device_ops {
     enum atsi_status (*stream_wait)(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err);
     // The host waits: spins briefly, then yields and sleeps. An event that was never recorded counts as passed.
     enum atsi_status (*event_sync)(struct atsi_event *e, struct atsi_error *err);
+    // Whether event_sync would return at once. From any thread, beside the one that drives the device too; a device that has failed
+    // says yes, and the next call tells why.
+    bool (*event_passed)(struct atsi_event *e);
     enum atsi_status (*event_elapsed_us)(struct atsi_event *from, struct atsi_event *to, float *us,
                                          struct atsi_error *err);
 

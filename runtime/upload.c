@@ -1,8 +1,10 @@
 #include "runtime/upload.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "formats/base/clock.h"
@@ -85,6 +87,7 @@ static void free_ring(struct atsi_upload *u) {
         for (int k = 0; k < ATSI_STAGING_COUNT; k++) {
             if (u->lanes[i].free[k]) u->device->ops->event_destroy(u->lanes[i].free[k]);
             u->lanes[i].free[k] = NULL;
+            u->lanes[i].n_staged = 0;
         }
     if (u->ring) u->device->ops->host_free(u->device, u->ring);
     u->ring = NULL;
@@ -108,42 +111,57 @@ static bool create_events(struct atsi_upload *u) {
     return true;
 }
 
-// Lock held. False when there is no pinned memory to be had.
-static bool has_ring(struct atsi_upload *u) {
-    void *host, *dev;
-    if (u->ring || u->ring_refused) return u->ring;
-    double started_us = atsi_clock_us();
-    uint64_t bytes = (uint64_t)u->n_lanes * ATSI_STAGING_COUNT * ATSI_STAGING_BYTES;
-    if (create_events(u) && u->device->ops->host_alloc(u->device, bytes, &host, &dev, NULL) == ATSI_OK) {
-        u->ring = host;
-    } else {
-        free_ring(u);
-        u->ring_refused = true;
-    }
-    u->ring_us += atsi_clock_us() - started_us;
-    return u->ring;
+// Waiting is for microseconds, and threads that sleep take longer than that to wake.
+static void wait_a_little(unsigned n_times) {
+    enum {
+        N_YIELDS = 2000
+    };
+    if (n_times < N_YIELDS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-// A buffer of the lane whose last copy is done; *buffer NULL: there is no pinned memory.
-static enum atsi_status claim_buffer(struct atsi_upload *u, uint32_t lane, uint8_t **buffer, struct atsi_error *err) {
+static void take_device(struct atsi_upload *u) {
+    for (unsigned n = 0; pthread_mutex_trylock(&u->lock) != 0; n++) wait_a_little(n);
+}
+
+static void leave_device(struct atsi_upload *u) { pthread_mutex_unlock(&u->lock); }
+
+// False when there is no pinned memory to be had.
+static bool has_ring(struct atsi_upload *u) {
+    void *host, *dev;
+    take_device(u);
+    if (!u->ring && !u->ring_refused) {
+        double started_us = atsi_clock_us();
+        uint64_t bytes = (uint64_t)u->n_lanes * ATSI_STAGING_COUNT * ATSI_STAGING_BYTES;
+        if (create_events(u) && u->device->ops->host_alloc(u->device, bytes, &host, &dev, NULL) == ATSI_OK) {
+            u->ring = host;
+        } else {
+            free_ring(u);
+            u->ring_refused = true;
+        }
+        u->ring_us += atsi_clock_us() - started_us;
+    }
+    bool has = u->ring;
+    leave_device(u);
+    return has;
+}
+
+// A buffer of the lane whose last copy is done; NULL when there is no pinned memory. The device is left to others while it waits.
+static uint8_t *claim_buffer(struct atsi_upload *u, uint32_t lane) {
     struct atsi_upload_lane *l = &u->lanes[lane];
     uint32_t k = l->n_staged % ATSI_STAGING_COUNT;
-    enum atsi_status status = ATSI_OK;
-    *buffer = NULL;
-    pthread_mutex_lock(&u->lock);
-    if (has_ring(u)) {
-        *buffer = u->ring + ((uint64_t)lane * ATSI_STAGING_COUNT + k) * ATSI_STAGING_BYTES;
-        status = u->device->ops->event_sync(l->free[k], err);
-    }
-    pthread_mutex_unlock(&u->lock);
-    return status;
+    if (l->n_staged == 0 && !has_ring(u)) return NULL;
+    for (unsigned n = 0; !u->device->ops->event_passed(l->free[k]); n++) wait_a_little(n);
+    return u->ring + ((uint64_t)lane * ATSI_STAGING_COUNT + k) * ATSI_STAGING_BYTES;
 }
 
 static enum atsi_status copy_directly(struct atsi_upload *u, void *dev, const void *host, uint64_t bytes,
                                       struct atsi_error *err) {
-    pthread_mutex_lock(&u->lock);
+    take_device(u);
     enum atsi_status status = u->device->ops->copy_to_device(u->stream, dev, host, bytes, err);
-    pthread_mutex_unlock(&u->lock);
+    leave_device(u);
     return status;
 }
 
@@ -151,23 +169,20 @@ static enum atsi_status send_buffer(struct atsi_upload *u, uint32_t lane, void *
                                     uint64_t bytes, struct atsi_error *err) {
     struct atsi_upload_lane *l = &u->lanes[lane];
     struct atsi_event *free = l->free[l->n_staged++ % ATSI_STAGING_COUNT];
-    pthread_mutex_lock(&u->lock);
+    take_device(u);
     enum atsi_status status = u->device->ops->copy_to_device(u->stream, dev, buffer, bytes, err);
     if (status == ATSI_OK) status = u->device->ops->event_record(free, u->stream, err);
-    pthread_mutex_unlock(&u->lock);
+    leave_device(u);
     return status;
 }
 
-// While one thread waits for its buffer, holding the lock, the copies behind the one that it waits for keep the engine busy: every other
-// thread has one there.
 static enum atsi_status add_staged(struct atsi_upload *u, uint32_t lane, char *dev, const uint8_t *host, uint64_t bytes,
                                    struct atsi_error *err) {
     struct atsi_upload_lane *l = &u->lanes[lane];
     for (uint64_t done = 0; done < bytes;) {
         uint64_t piece = bytes - done < ATSI_STAGING_BYTES ? bytes - done : ATSI_STAGING_BYTES;
         double started_us = atsi_clock_us();
-        uint8_t *buffer;
-        ATSI_TRY(claim_buffer(u, lane, &buffer, err));
+        uint8_t *buffer = claim_buffer(u, lane);
         if (!buffer) return copy_directly(u, dev + done, host + done, bytes - done, err);
         double claimed_us = atsi_clock_us();
         read_bytes(u->file, buffer, host + done, piece);

@@ -25,7 +25,7 @@ struct atsi_upload_times {
 // What one thread has of the ring.
 struct atsi_upload_lane {
     struct atsi_event *free[ATSI_STAGING_COUNT]; // passed when the copy out of the buffer is done
-    uint32_t n_staged;
+    uint32_t n_staged;                           // through this ring
     struct atsi_upload_times times;
 };
 

@@ -95,6 +95,7 @@ static const struct atsi_device_ops SIM_OPS = {
     .event_record = sim_event_record,
     .stream_wait = sim_stream_wait,
     .event_sync = sim_event_sync,
+    .event_passed = sim_event_passed,
     .event_elapsed_us = sim_event_elapsed_us,
     .copy_to_device = sim_copy_to_device,
     .copy_to_host = sim_copy_to_host,

@@ -172,6 +172,7 @@ void sim_event_destroy(struct atsi_event *e);
 enum atsi_status sim_event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err);
 enum atsi_status sim_stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err);
 enum atsi_status sim_event_sync(struct atsi_event *e, struct atsi_error *err);
+bool sim_event_passed(struct atsi_event *e);
 enum atsi_status sim_event_elapsed_us(struct atsi_event *from, struct atsi_event *to, float *us,
                                       struct atsi_error *err);
 // Appends a copy of the item to the stream's queue, or to its capture.

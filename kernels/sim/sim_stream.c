@@ -80,6 +80,15 @@ enum atsi_status sim_event_sync(struct atsi_event *e, struct atsi_error *err) {
     return sim_state(d, err);
 }
 
+bool sim_event_passed(struct atsi_event *e) {
+    struct sim_device *d = sim_of(e->device);
+    pthread_mutex_lock(&d->lock);
+    const struct sim_fence *fence = event_of(e)->fence;
+    bool passed = fence == NULL || fence->passed;
+    pthread_mutex_unlock(&d->lock);
+    return passed;
+}
+
 // Lock held.
 static bool has_time(const struct sim_event *event) {
     return event->timed && event->fence != NULL && event->fence->passed;
