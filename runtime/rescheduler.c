@@ -228,7 +228,8 @@ void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens,
     bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
     if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);
     if (due) ask_or_return(r);
-    if (!due && atsi_tuner_is_settled(&r->tuner)) drop_best(r);
+    // What a declined decision returns to waits for the next round.
+    if (!due && !r->returns && atsi_tuner_is_settled(&r->tuner)) drop_best(r);
 }
 
 // ---- other homes --------------------------------------------------------------------------------------------------

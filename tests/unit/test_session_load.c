@@ -85,6 +85,13 @@ static void change_load(struct text *t, uint64_t *random) {
     s->cpu = 0.2 + (double)(test_random(random) % 40) / 10;
     s->gpu = 0.2 + (double)(test_random(random) % 40) / 10;
     s->link = 0.2 + (double)(test_random(random) % 40) / 10;
+    s->handover_us = (double)(test_random(random) % 300);
+}
+
+// Or nothing would be decided any more.
+static void check_that_something_answers(struct text *t) {
+    const struct atsi_rescheduler *r = &t->session->rescheduler;
+    assert_true(!r->tuner.asked || r->returns || atsi_assigner_is_busy(r->assigner));
 }
 
 static void run_loaded(struct text *t, uint64_t *random) {
@@ -93,6 +100,7 @@ static void run_loaded(struct text *t, uint64_t *random) {
     for (uint32_t i = 0; i < N_DECODE; i++) {
         change_load(t, random);
         append(t, 1);
+        check_that_something_answers(t);
     }
 }
 
