@@ -13,8 +13,6 @@ static const double gain = 0.99, hopeless = 1.15, far_off = 1.5;
 static const double polish = 0.98;
 // Rounds that differ by this part of their median among each other need more of them to be compared.
 static const double noisy = 0.3;
-// How much slower than the next best what is at work may turn out before that is tried again.
-static const double worse = 1.05;
 
 // ---- times of rounds ----------------------------------------------------------------------------------------------
 
@@ -278,7 +276,7 @@ static bool try_to_polish(struct atsi_tuner *t, uint32_t n, const struct atsi_sc
     struct atsi_tuner_wish wish = {t->at_work.use, *now, true};
     if (t->n_settled < t->polish_wait) return false;
     t->polish_wait = t->n_settled + ATSI_TUNER_PATIENCE;
-    if (atsi_scales_deviation(&t->at_work.scales, now) == 0 || has_lost(t, &wish)) return false;
+    if (atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;
     begin_again(t, n, false, false);
     return ask(t, &wish, now, polish, "speeds are known better");
 }
@@ -289,7 +287,8 @@ static bool try_what_is_overdue(struct atsi_tuner *t, uint32_t n, const struct a
 }
 
 static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
-    return t->second.median_us > 0 && median_us > worse * t->second.median_us && t->n_settled >= t->second_wait;
+    return t->second.median_us > 0 && median_us > (1 + t->params.epsilon / 3) * t->second.median_us &&
+           t->n_settled >= t->second_wait;
 }
 
 // Speeds look somewhat different under every assignment: changes count from what was recorded under the one at work. What is more than
