@@ -6,7 +6,7 @@
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json, which must give the CPU's logits to the last bit
 # MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
-# MODELS_JOBS: families at a time   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
+# MODELS_JOBS: families at a time, two threads each   MODELS_SEED: of the first placement   MODELS_SECONDS: no family starts after these
 # MODELS_UNDER: what runs of placements and promotions go through, as "compute-sanitizer --tool racecheck --error-exitcode 9"
 # MODELS_RUN_SECONDS: the most that one run may take   MODELS_KEEP: a folder for the logits of every run and of the reference
 #
@@ -43,7 +43,7 @@ make_plan() { # TYPE OPTIONS... -> $d/plan.atsp
     local type=$1 kv=f16
     shift
     if [ "$type" = f32 ]; then kv=f32; fi
-    "$B/atsi-plan" "$d/$type.gguf" --device "$profile" --kv-type $kv --quiet "$@" -o "$d/plan.atsp" 2>"$d/log" && return
+    "$B/atsi-plan" "$d/$type.gguf" --device "$profile" --kv-type $kv --threads 2 --quiet "$@" -o "$d/plan.atsp" 2>"$d/log" && return
     cat "$d/log"
     return 1
 }

@@ -29,7 +29,7 @@ step() {
 
 need() { [ -n "${NO_BUILD:-}" ] || make -s -j"$(nproc)" B="$B" "$@" || exit 1; }
 
-# Models side by side, as a run spends most of its time on opening the card.
+# Models side by side, two threads each, as a run spends most of its time on opening the card.
 reference() { # OPTIONS of atsi-plan
     local m log models=${REFERENCE_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
     log=$(mktemp -d)
@@ -65,8 +65,8 @@ for what; do
     reference)
         need all
         profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
-        step reference reference "--device $profile --vram 2G"
-        step reference-small reference "--device $profile --vram ${SMALL_VRAM:-620M}" ;;
+        step reference reference "--device $profile --threads 2 --vram 2G"
+        step reference-small reference "--device $profile --threads 2 --vram ${SMALL_VRAM:-620M}" ;;
     bench)
         need "$B/bench/bench_cuda"
         LINES_SHOWN=200 step bench "$B/bench/bench_cuda" ;;
