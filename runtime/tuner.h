@@ -35,38 +35,38 @@ struct atsi_tuner_wish {
     bool by_unit; // also for what single units were recorded to take against these speeds
 };
 
+struct atsi_tuner_result {
+    struct atsi_tuner_wish wish;
+    double median_us;
+};
+
 struct atsi_tuner {
     struct atsi_tuner_params params;
+    // What is at work, and what is asked for.
     struct atsi_tuner_wish at_work;
-    struct atsi_tuner_wish wish; // of the assignment at work, or of the one asked for
-    bool asked;                  // nothing is counted until atsi_tuner_begun
+    struct atsi_tuner_wish wish;          // of the assignment at work, or of the one asked for
+    struct atsi_scales reference;         // recorded when what is wished for was decided
+    struct atsi_scales at_work_reference; // and what is at work
     double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
-    uint32_t n_rounds; // since the assignment was taken over
+    double reference_us;                     // what rounds at work take; 0: not known yet
+    const char *reason;                      // of the newest wish, for people
     double times_us[ATSI_TUNER_MANY_ROUNDS]; // ring
-    bool has_begun, trying;
+    // Trials: those going on, and the last that compared any.
+    struct atsi_tuner_result results[ATSI_TUNER_TRIALS], finished[ATSI_TUNER_TRIALS];
+    struct atsi_tuner_result second; // the next best of the last trials; median 0: none
     struct atsi_tuner_wish home;     // the fastest of the first trials
-    bool has_home, home_left;        // home_left: it is to be tried yet
     struct atsi_scales home_scales;  // recorded under it; cpu 0: not yet
-    bool was_noisy;                  // when the trials began
-    uint32_t n_left[ATSI_LINK_USES]; // trials of each use that may come yet
     struct atsi_scales other_scales; // recorded when the use that is not at work was last tried
-    struct atsi_tuner_result {
-        struct atsi_tuner_wish wish;
-        double median_us;
-    } results[ATSI_TUNER_TRIALS];                         // of the trials going on
-    struct atsi_tuner_result second;                      // the next best of the last trials; median 0: none
-    uint32_t polish_wait;                                 // rounds before what is at work may be decided once more
-    uint32_t second_wait;                                 // rounds before it may be tried again
-    struct atsi_tuner_result finished[ATSI_TUNER_TRIALS]; // of the last that compared any, for people
-    uint32_t n_results, n_finished, i_newest;             // the newest result is at work when the trials end
-    struct atsi_scales reference;                         // recorded when what is wished for was decided
-    struct atsi_scales at_work_reference;                 // and what is at work
-    double reference_us;                                  // what its rounds take; 0: not known yet
-    uint32_t n_deviating, n_behind;                       // rounds in a row; behind: slower than the next best was
-    uint32_t n_settled, n_since_other; // rounds since the trials ended, and without a trial of the other use
-    struct atsi_scales steady;         // what speeds have stayed near to
-    uint32_t n_steady;                 // for so many rounds
-    const char *reason;                // of the newest wish, for people
+    struct atsi_scales steady;       // what speeds have stayed near to, for n_steady rounds
+    // Rounds: since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials ended;
+    // without a trial of the other use; that speeds have been steady.
+    uint32_t n_rounds, n_deviating, n_behind, n_settled, n_since_other, n_steady;
+    uint32_t polish_wait, second_wait; // before what is at work may be decided once more, and the next best tried again
+    uint32_t n_results, n_finished, i_newest;    // the newest result is at work when the trials end
+    uint32_t n_left[ATSI_LINK_USES];             // trials of each use that may come yet
+    bool asked;                                  // nothing is counted until atsi_tuner_begun
+    bool has_begun, trying, has_home, home_left; // home_left: it is to be tried yet
+    bool was_noisy;                              // when the trials began
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
