@@ -7,7 +7,9 @@
 #include "kernels/layout.h"
 
 enum {
-    CHUNKS_PER_THREAD = 4, // uneven threads (busy neighbours, slower cores) lose at most about a quarter of a share
+    // Uneven threads (busy neighbours, slower cores) lose at most about a quarter of a share.
+    CHUNKS_PER_THREAD = 4,      // of one group of tokens, twice as many of several
+    TOKEN_GROUP = 64,           // whole blocks of the kernels (TOKEN_BLOCK)
     CHUNK_BYTES_MIN = 16 << 10, // below this the counter and the prefetchers' warm-up show
     CHUNK_BYTES_MAX = 256 << 10 // a chunk's weights and the activations of a block of tokens stay in a core's L2
 };
@@ -53,29 +55,55 @@ void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, si
 
 uint32_t atsi_matmul_tiles(uint32_t n_rows) { return n_rows / ATSI_TILE_ROWS + (n_rows % ATSI_TILE_ROWS != 0); }
 
-// Tiles of a chunk when n_shared matrices of this shape are worked on together.
-static uint32_t chunk_tiles(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
+// How a matmul is cut: runs of `tiles` tiles, each for groups of `tokens` tokens.
+struct cut {
+    uint32_t tiles, n_runs;
+    uint32_t tokens, n_groups;
+};
+
+// When n_shared matrices of this shape are worked on together. Many tokens are cut too (not those of experts, whose numbers
+// differ): runs can then be so long that a group's inputs serve many tiles while they are in L2.
+static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
     uint64_t tile_bytes = ATSI_TILE_ROWS * atsi_dtype_row_bytes(a->dtype, a->n_cols);
     uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
              most = CHUNK_BYTES_MAX / tile_bytes;
-    uint64_t n = n_tiles * n_shared / ((uint64_t)n_threads * CHUNKS_PER_THREAD);
+    struct cut cut = {.tokens = a->n_tokens, .n_groups = 1};
+    if (n_shared == 1 && a->n_tokens >= 2 * TOKEN_GROUP) {
+        cut.tokens = TOKEN_GROUP;
+        cut.n_groups = (a->n_tokens + TOKEN_GROUP - 1) / TOKEN_GROUP;
+    }
+    uint64_t wanted = (uint64_t)n_threads * CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
+    uint64_t n = n_tiles * n_shared * cut.n_groups / wanted;
     if (n > most) n = most;
     if (n < least) n = least;
     if (n > n_tiles) n = n_tiles;
-    return n > 0 ? (uint32_t)n : 1;
+    cut.tiles = n > 0 ? (uint32_t)n : 1;
+    cut.n_runs = (uint32_t)((n_tiles + cut.tiles - 1) / cut.tiles);
+    if (cut.n_runs == 0) cut.n_runs = 1; // a matrix has at least one row
+    return cut;
 }
 
 static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
-    uint32_t per_chunk = chunk_tiles(a, n_shared, n_threads);
-    uint32_t n = (atsi_matmul_tiles(a->n_rows) + per_chunk - 1) / per_chunk;
-    return n > 0 ? n : 1; // a matrix has at least one row
+    struct cut cut = cut_of(a, n_shared, n_threads);
+    return cut.n_runs * cut.n_groups;
 }
 
+// The groups of a run follow each other, so that threads meet in the same weights.
 static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared,
                       int n_threads, uint32_t i_chunk) {
-    uint32_t per_chunk = chunk_tiles(a, n_shared, n_threads), n_tiles = atsi_matmul_tiles(a->n_rows);
-    uint32_t begin = i_chunk * per_chunk, end = n_tiles - begin < per_chunk ? n_tiles : begin + per_chunk;
-    k->matmul[a->dtype](a, begin, end);
+    struct cut cut = cut_of(a, n_shared, n_threads);
+    uint32_t i_run = i_chunk / cut.n_groups, first = i_chunk % cut.n_groups * cut.tokens;
+    uint32_t n_tiles = atsi_matmul_tiles(a->n_rows), begin = i_run * cut.tiles;
+    uint32_t end = n_tiles - begin < cut.tiles ? n_tiles : begin + cut.tiles;
+    struct atsi_matmul_args part = *a;
+    part.n_tokens = a->n_tokens - first < cut.tokens ? a->n_tokens - first : cut.tokens;
+    if (a->pairs != NULL) {
+        part.pairs += first;
+    } else {
+        part.in = (const uint8_t *)a->in + first * a->in_stride;
+        part.out += first * a->out_stride;
+    }
+    k->matmul[a->dtype](&part, begin, end);
 }
 
 uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) {
