@@ -87,7 +87,6 @@ static void free_ring(struct atsi_upload *u) {
         for (int k = 0; k < ATSI_STAGING_COUNT; k++) {
             if (u->lanes[i].free[k]) u->device->ops->event_destroy(u->lanes[i].free[k]);
             u->lanes[i].free[k] = NULL;
-            u->lanes[i].n_staged = 0;
         }
     if (u->ring) u->device->ops->host_free(u->device, u->ring);
     u->ring = NULL;
@@ -218,7 +217,7 @@ enum atsi_status atsi_upload_rest(struct atsi_upload *u, struct atsi_error *err)
     free_ring(u);
     u->n_lanes = 1;
     u->ring_us = 0;
-    u->lanes[0].times = (struct atsi_upload_times){0};
+    u->lanes[0] = (struct atsi_upload_lane){0};
     return ATSI_OK;
 }
 
