@@ -104,6 +104,7 @@ static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *fac
         d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of(&d->plan->contention, &d->units[u], in_place) : 0;
         d->last.n_shared += d->gpu_share[u] > 0;
     }
+    atsi_shares_even_out(&d->plan->program, d->gpu_share);
 }
 
 const char *atsi_link_use_name(enum atsi_link_use use) { return use == ATSI_LINK_STREAMS ? "streams" : "shares"; }

@@ -8,6 +8,20 @@ float atsi_share_of(const struct atsi_contention *contention, const struct atsi_
     return cpu_us + gpu_us > 0 ? (float)(cpu_us / (cpu_us + gpu_us)) : 0;
 }
 
+void atsi_shares_even_out(const struct atsi_program *p, float *gpu_share) {
+    for (uint32_t first = 0, end; first < p->n_units; first = end) {
+        double bytes = 0, shared_bytes = 0;
+        int32_t router = p->units[first].router_unit;
+        for (end = first; end < p->n_units && p->units[end].router_unit == router; end++) {
+            bool counts = router != ATSI_NONE && gpu_share[end] > 0;
+            bytes += counts ? (double)p->units[end].weight_bytes : 0;
+            shared_bytes += counts ? gpu_share[end] * (double)p->units[end].weight_bytes : 0;
+        }
+        for (uint32_t u = first; u < end; u++)
+            if (bytes > 0 && gpu_share[u] > 0) gpu_share[u] = (float)(shared_bytes / bytes);
+    }
+}
+
 uint32_t atsi_share_units(const struct atsi_plan *plan, const struct atsi_schedule_unit *units, float *gpu_share) {
     uint32_t n_shared = 0;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
@@ -15,5 +29,6 @@ uint32_t atsi_share_units(const struct atsi_plan *plan, const struct atsi_schedu
         gpu_share[u] = can ? atsi_share_of(&plan->contention, &units[u], 1) : 0;
         n_shared += gpu_share[u] > 0;
     }
+    atsi_shares_even_out(&plan->program, gpu_share);
     return n_shared;
 }

@@ -11,6 +11,10 @@
 // for this unit, 1 when nothing is known. 0: nothing to divide.
 float atsi_share_of(const struct atsi_contention *contention, const struct atsi_schedule_unit *unit, double in_place);
 
+// Experts behind one router are divided alike, by the mean of what suits each: the operations of a slot stay on one side, and nothing
+// crosses between them. gpu_share [n_units].
+void atsi_shares_even_out(const struct atsi_program *program, float *gpu_share);
+
 // Shares of all units that are on the CPU and can be shared (script.h), into gpu_share [n_units], 0 for the others. Returns how many are.
 uint32_t atsi_share_units(const struct atsi_plan *plan, const struct atsi_schedule_unit *units, float *gpu_share);
 

@@ -277,6 +277,17 @@ static void test_the_chunk_is_chosen(void **state) {
 
 // Both parts of a shared unit end together, and a token is predicted in the fastest of the ways; with all on the GPU there is nothing
 // to share.
+static void check_experts_are_divided_alike(void) {
+    struct atsi_unit units[6] = {
+        {.weight_bytes = 9, .router_unit = ATSI_NONE}, {.weight_bytes = 9, .router_unit = ATSI_NONE},
+        {.weight_bytes = 1, .router_unit = 1},         {.weight_bytes = 3, .router_unit = 1},
+        {.weight_bytes = 5, .router_unit = 1},         {.weight_bytes = 2, .router_unit = 4}};
+    float shares[6] = {0.1f, 0.2f, 0.4f, 0.8f, 0, 0.6f}; // the fifth cannot be shared
+    atsi_shares_even_out(&(struct atsi_program){.units = units, .n_units = 6}, shares);
+    static const float expected[6] = {0.1f, 0.2f, 0.7f, 0.7f, 0, 0.6f};
+    for (int i = 0; i < 6; i++) assert_float_equal(shares[i], expected[i], 1e-6);
+}
+
 static void test_shares_are_predicted(void **state) {
     (void)state;
     struct fixture f;
@@ -289,6 +300,7 @@ static void test_shares_are_predicted(void **state) {
     share = atsi_share_of(&contention, &unit, 2);
     assert_true(fabs(share * 2 * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);
     assert_true(atsi_share_of(&contention, &(struct atsi_schedule_unit){.t_cpu_us = 0}, 1) == 0);
+    check_experts_are_divided_alike();
 
     set_up(&f, "qwen3moe", NULL);
     struct atsi_pin pin = {"ffn_.*_exps", ATSI_CPU};
