@@ -94,8 +94,6 @@ enum atsi_status atsi_gguf_u32(const struct atsi_gguf *gguf, const char *key, ui
 enum atsi_status atsi_gguf_u32_or(const struct atsi_gguf *gguf, const char *key, uint32_t fallback, uint32_t *out,
                                   struct atsi_error *err);
 enum atsi_status atsi_gguf_u64(const struct atsi_gguf *gguf, const char *key, uint64_t *out, struct atsi_error *err);
-enum atsi_status atsi_gguf_u64_or(const struct atsi_gguf *gguf, const char *key, uint64_t fallback, uint64_t *out,
-                                  struct atsi_error *err);
 // f32, f64 and integers; not-a-number and infinities are refused.
 enum atsi_status atsi_gguf_f64(const struct atsi_gguf *gguf, const char *key, double *out, struct atsi_error *err);
 enum atsi_status atsi_gguf_f64_or(const struct atsi_gguf *gguf, const char *key, double fallback, double *out,

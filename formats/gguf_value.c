@@ -114,11 +114,6 @@ enum atsi_status atsi_gguf_u64(const struct atsi_gguf *gguf, const char *key, ui
     return get_uint(gguf, key, UINT64_MAX, NULL, out, err);
 }
 
-enum atsi_status atsi_gguf_u64_or(const struct atsi_gguf *gguf, const char *key, uint64_t fallback, uint64_t *out,
-                                  struct atsi_error *err) {
-    return get_uint(gguf, key, UINT64_MAX, &fallback, out, err);
-}
-
 enum atsi_status atsi_gguf_u32(const struct atsi_gguf *gguf, const char *key, uint32_t *out, struct atsi_error *err) {
     uint64_t wide = 0;
     ATSI_TRY(get_uint(gguf, key, UINT32_MAX, NULL, &wide, err));

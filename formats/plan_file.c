@@ -357,15 +357,10 @@ static enum atsi_status no_weights(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "the plan was written without weights: complete it with atsi-plan --attach");
 }
 
-enum atsi_status atsi_plan_file_read_by(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
-                                        uint32_t n_threads, void *dst, struct atsi_error *err) {
+enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                     uint32_t n_threads, void *dst, struct atsi_error *err) {
     const uint8_t *stored = atsi_plan_file_stored(file, blob);
     return of_blob(file, blob, stored ? atsi_plan_decode(blob, stored, n_threads, dst, err) : no_weights(err), err);
-}
-
-enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob, void *dst,
-                                     struct atsi_error *err) {
-    return atsi_plan_file_read_by(file, blob, 1, dst, err);
 }
 
 enum atsi_status atsi_plan_file_frames(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,

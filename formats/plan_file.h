@@ -65,12 +65,10 @@ const uint8_t *atsi_plan_file_stored(const struct atsi_plan_file *file, const st
 // when the address is none of this file, or the file was cut short.
 bool atsi_plan_file_fetch(const struct atsi_plan_file *file, const void *stored, uint64_t size_bytes, void *dst);
 
-// Copies or unpacks a tensor to dst (tensor.size_bytes). ATSI_FAILED in a plan without weights.
-enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob, void *dst,
-                                     struct atsi_error *err);
-// The same, a compressed tensor unpacked by n_threads threads (0 counts as 1).
-enum atsi_status atsi_plan_file_read_by(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
-                                        uint32_t n_threads, void *dst, struct atsi_error *err);
+// Copies a tensor to dst (tensor.size_bytes), a compressed one unpacked by n_threads threads (0 counts as 1). ATSI_FAILED in a plan
+// without weights.
+enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
+                                     uint32_t n_threads, void *dst, struct atsi_error *err);
 
 // One of the zstd frames that a compressed tensor is made of. Each stands alone, so any thread may unpack any of them.
 struct atsi_plan_frame {

@@ -87,16 +87,6 @@ enum atsi_layout atsi_layout_of(enum atsi_dtype dtype) {
     return tiling_of(dtype) != NULL ? ATSI_LAYOUT_TILE16 : ATSI_LAYOUT_PLAIN;
 }
 
-bool atsi_layout_supported(enum atsi_dtype dtype, enum atsi_layout layout) {
-    if (layout == ATSI_LAYOUT_TILE16) return tiling_of(dtype) != NULL;
-    return layout == ATSI_LAYOUT_PLAIN && atsi_dtype_info(dtype) != NULL;
-}
-
-uint32_t atsi_layout_tile_bytes(enum atsi_dtype dtype) {
-    const struct tiling *t = tiling_of(dtype);
-    return t != NULL ? (uint32_t)t->block_bytes * ATSI_TILE_ROWS : 0;
-}
-
 // Bytes spread over a word (BIT_PLANES) and gathered again, little-endian on both sides.
 static void spread_bits(const uint8_t src[4], uint8_t dst[4]) {
     for (int b = 0; b < 4; b++) {

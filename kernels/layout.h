@@ -102,10 +102,6 @@ enum {
 // The layout in which matrices of this type are packed. Weights that are looked up or used element by element (norms,
 // biases, F32 tables) are plain too.
 enum atsi_layout atsi_layout_of(enum atsi_dtype dtype);
-// False when the type cannot stand in the layout at all (TILE16 of F16, anything of Q8_1).
-bool atsi_layout_supported(enum atsi_dtype dtype, enum atsi_layout layout);
-// Bytes of a tile's block of this type in TILE16; 0 when the type has none.
-uint32_t atsi_layout_tile_bytes(enum atsi_dtype dtype);
 
 // Packs n_rows rows of n_cols weights from GGUF order at `src` into the layout at `dst` (atsi_layout_bytes of them; any alignment,
 // no overlap). Pieces may be packed apart, by several threads too: a piece starts at a row that is a multiple of 16, and row

@@ -261,7 +261,7 @@ static enum atsi_status try_chunk(struct search *s, uint32_t chunk, struct best 
     option->decode_us = here.candidate.decode_us;
     option->prefill_us = here.candidate.prefill_us;
     option->objective_us = here.score;
-    if (out->n_chunks == 1 || here.score < best->score * (1 - 1e-6)) *best = here; // ties go to the smaller chunk
+    if (here.score < best->score * (1 - 1e-6)) *best = here; // ties go to the smaller chunk
     return ATSI_OK;
 }
 
@@ -387,7 +387,7 @@ static enum atsi_status check_budget(const struct atsi_plan *plan, const struct 
 
 static enum atsi_status run_search(struct search *s, struct atsi_placement *out, struct atsi_error *err) {
     struct atsi_chunks chunks = {.sizes = {s->plan->limits.chunk}, .n = 1};
-    struct best best;
+    struct best best = {.candidate.chunk = s->plan->limits.chunk, .score = INFINITY};
     if (s->options->choose_chunk) chunks = atsi_chunks_of(s->plan);
     for (uint32_t i = 0; i < chunks.n; i++) ATSI_TRY(try_chunk(s, chunks.sizes[i], &best, out, err));
     if (s->has_experts) out->other_decode_us = best.method_decode_us[!best.candidate.method];
@@ -456,13 +456,11 @@ enum atsi_status atsi_place_baseline(const struct atsi_plan *plan, const struct 
     struct search s = {0};
     int32_t *layers = calloc(n, sizeof *layers);
     other.program.units = malloc(n * sizeof *other.program.units);
+    if (other.program.units) memcpy(other.program.units, plan->program.units, n * sizeof *other.program.units);
     enum atsi_status status = layers && other.program.units
                                   ? open_search(&s, &other, profile, options, err)
                                   : atsi_fail(err, ATSI_FAILED, "out of memory while placing");
-    if (status == ATSI_OK) {
-        memcpy(other.program.units, plan->program.units, n * sizeof *other.program.units);
-        status = place_like(&s, baseline, layers, decode_us, prefill_us, err);
-    }
+    if (status == ATSI_OK) status = place_like(&s, baseline, layers, decode_us, prefill_us, err);
     close_search(&s);
     free(other.program.units);
     free(layers);

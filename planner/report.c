@@ -15,7 +15,8 @@ static struct size_text size_of(uint64_t bytes) {
     return s;
 }
 
-uint64_t atsi_report_state_bytes(const struct atsi_plan *plan) {
+// At the planned context.
+static uint64_t state_bytes(const struct atsi_plan *plan) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->program.n_states; i++)
         bytes +=
@@ -79,7 +80,7 @@ static void print_plan(FILE *out, const struct atsi_plan *plan) {
     fprintf(out, "limits     context %u (trained %u), chunk %u, kv %s\n", l->n_ctx, plan->model.n_ctx_train, l->chunk,
             atsi_dtype_name(l->kv_type));
     fprintf(out, "memory     weights %s, states %s, activations %s\n", size_of(tensor_bytes(p)).text,
-            size_of(atsi_report_state_bytes(plan)).text, size_of(l->compute_bytes).text);
+            size_of(state_bytes(plan)).text, size_of(l->compute_bytes).text);
     if (n_gpu_units(p) == 0)
         fprintf(out, "placement  all on the CPU\n");
     else
@@ -163,7 +164,7 @@ static enum atsi_status written_json(FILE *out, const char *path, const struct a
                 cJSON_AddNumberToObject(root, "vram_bytes", (double)plan->limits.vram_bytes) &&
                 cJSON_AddNumberToObject(root, "packed_bytes", (double)result->packed_bytes) &&
                 cJSON_AddNumberToObject(root, "stored_bytes", (double)result->stored_bytes) &&
-                cJSON_AddNumberToObject(root, "state_bytes", (double)atsi_report_state_bytes(plan)) &&
+                cJSON_AddNumberToObject(root, "state_bytes", (double)state_bytes(plan)) &&
                 cJSON_AddNumberToObject(root, "compute_bytes", (double)plan->limits.compute_bytes) &&
                 cJSON_AddNumberToObject(root, "predicted_decode_us", plan->predicted_decode_us) &&
                 cJSON_AddNumberToObject(root, "predicted_prefill_us", plan->predicted_prefill_us);
@@ -181,7 +182,7 @@ enum atsi_status atsi_report_written(const struct atsi_console *console, const c
     } else {
         atsi_say(console, "%s: %s (%s), %u units, context %u, weights %s, states %s, activations %s", path,
                  plan->model.name[0] ? plan->model.name : "unnamed", plan->model.arch, plan->program.n_units,
-                 plan->limits.n_ctx, size_of(result->packed_bytes).text, size_of(atsi_report_state_bytes(plan)).text,
+                 plan->limits.n_ctx, size_of(result->packed_bytes).text, size_of(state_bytes(plan)).text,
                  size_of(plan->limits.compute_bytes).text);
         if (result->n_compressed)
             atsi_say(console, "compressed: %u of %u tensors, %.1f %% of the packed size", result->n_compressed,

@@ -16,7 +16,4 @@ enum atsi_status atsi_report_verified(FILE *out, const struct atsi_plan_file *fi
 enum atsi_status atsi_report_written(const struct atsi_console *console, const char *path, const struct atsi_plan *plan,
                                      const struct atsi_write_result *result, bool json, struct atsi_error *err);
 
-// Bytes of all states at the planned context.
-uint64_t atsi_report_state_bytes(const struct atsi_plan *plan);
-
 #endif

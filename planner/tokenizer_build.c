@@ -17,8 +17,7 @@ struct parts {
     struct atsi_merge_index merges;
 };
 
-// ---- what kind of tokenizer
-// -------------------------------------------------------------------------------------------
+// ---- what kind of tokenizer ----------------------------------------------------------------------------------------
 
 static enum atsi_status find_family(const struct atsi_vocabulary *v, struct parts *parts, struct atsi_error *err) {
     char known[360], name[64];
@@ -79,8 +78,7 @@ static uint32_t find_unknown(const struct atsi_vocabulary *v, const struct atsi_
     return ATSI_TOKEN_NONE;
 }
 
-// ---- the block
-// --------------------------------------------------------------------------------------------------------
+// ---- the block -----------------------------------------------------------------------------------------------------
 
 static void fill_header(const struct atsi_vocabulary *v, const struct parts *parts, struct atsi_tokenizer_header *h) {
     memcpy(h->magic, ATSI_TOKENIZER_MAGIC, sizeof h->magic);

@@ -13,8 +13,7 @@ static enum atsi_status check_probes(uint32_t probes, const char *what, struct a
                      probes, ATSI_TOKENIZER_MAX_PROBE);
 }
 
-// ---- texts
-// ------------------------------------------------------------------------------------------------------------
+// ---- texts ---------------------------------------------------------------------------------------------------------
 
 static void insert_text(struct atsi_text_index *index, uint32_t id) {
     struct atsi_str text = index->texts[id];
@@ -42,7 +41,8 @@ enum atsi_status atsi_text_index_make(const struct atsi_str *texts, const bool *
     return check_probes(index->probes, "tokens", err);
 }
 
-uint32_t atsi_text_index_find(const struct atsi_text_index *index, const char *bytes, size_t size) {
+// ATSI_TOKEN_NONE when absent.
+static uint32_t find_text(const struct atsi_text_index *index, const char *bytes, size_t size) {
     struct atsi_str text = {bytes, size};
     uint32_t slot = atsi_token_slot(bytes, size, index->n_slots);
     for (uint32_t probe = 0; probe < index->probes; probe++) {
@@ -54,8 +54,7 @@ uint32_t atsi_text_index_find(const struct atsi_text_index *index, const char *b
     return ATSI_TOKEN_NONE;
 }
 
-// ---- pairs
-// --------------------------------------------------------------------------------------------------------------
+// ---- pairs ---------------------------------------------------------------------------------------------------------
 
 static enum atsi_status make_merge_slots(struct atsi_merge_index *index, uint64_t n_merges, struct atsi_error *err) {
     if (n_merges > UINT32_MAX / 4)
@@ -101,9 +100,9 @@ static bool resolve_merge(const struct atsi_text_index *tokens, struct atsi_str 
     if (!split_merge(line, &left, &right)) return false;
     memcpy(joined, left.data, left.size);
     memcpy(joined + left.size, right.data, right.size);
-    merge->left = atsi_text_index_find(tokens, left.data, left.size);
-    merge->right = atsi_text_index_find(tokens, right.data, right.size);
-    merge->id = atsi_text_index_find(tokens, joined, left.size + right.size);
+    merge->left = find_text(tokens, left.data, left.size);
+    merge->right = find_text(tokens, right.data, right.size);
+    merge->id = find_text(tokens, joined, left.size + right.size);
     return merge->left != ATSI_TOKEN_NONE && merge->right != ATSI_TOKEN_NONE && merge->id != ATSI_TOKEN_NONE;
 }
 
@@ -141,8 +140,7 @@ enum atsi_status atsi_merge_index_from_list(const struct atsi_vocabulary *vocabu
     return status;
 }
 
-// ---- SentencePiece
-// ------------------------------------------------------------------------------------------------------
+// ---- SentencePiece -------------------------------------------------------------------------------------------------
 
 static bool is_inside_character(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
 
@@ -153,9 +151,9 @@ static uint64_t cut_piece(const struct atsi_pieces *pieces, const struct atsi_te
     uint64_t n = 0;
     for (uint64_t cut = 1; cut < piece.size; cut++) {
         if (is_inside_character(piece.data[cut])) continue;
-        uint32_t left = atsi_text_index_find(lookup, piece.data, cut);
+        uint32_t left = find_text(lookup, piece.data, cut);
         if (left == ATSI_TOKEN_NONE) continue;
-        uint32_t right = atsi_text_index_find(lookup, piece.data + cut, piece.size - cut);
+        uint32_t right = find_text(lookup, piece.data + cut, piece.size - cut);
         if (right == ATSI_TOKEN_NONE) continue;
         n++;
         if (index) insert_merge(index, (struct atsi_token_merge){left, right, rank, id});
@@ -181,7 +179,7 @@ static enum atsi_status sort_by_score(const struct atsi_pieces *pieces, const st
     for (uint32_t id = 0; id < pieces->n_tokens; id++) {
         if (!pieces->mergeable[id]) continue;
         if (isnan(scores[id])) return atsi_fail(err, ATSI_BAD_INPUT, "tokenizer.ggml.scores[%u] is not a number", id);
-        if (atsi_text_index_find(lookup, pieces->pieces[id].data, pieces->pieces[id].size) != id) continue;
+        if (find_text(lookup, pieces->pieces[id].data, pieces->pieces[id].size) != id) continue;
         order[(*n)++] = (struct scored){scores[id], id};
     }
     qsort(order, *n, sizeof *order, compare_scores);

@@ -13,7 +13,6 @@ struct atsi_text_index {
 // Takes the texts for which `included` (NULL: all) is set and that are not empty.
 enum atsi_status atsi_text_index_make(const struct atsi_str *texts, const bool *included, uint32_t n,
                                       struct atsi_text_index *index, struct atsi_error *err);
-uint32_t atsi_text_index_find(const struct atsi_text_index *index, const char *bytes, size_t size);
 
 // Pair -> merge. Slots as in ATSI_SECTION_MERGE_SLOTS. Free `slots`.
 struct atsi_merge_index {

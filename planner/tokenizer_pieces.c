@@ -97,8 +97,7 @@ static enum atsi_status set_info(const struct atsi_vocabulary *v, struct atsi_pi
     return ATSI_OK;
 }
 
-// ---- texts
-// ------------------------------------------------------------------------------------------------------------
+// ---- texts ---------------------------------------------------------------------------------------------------------
 
 // GPT-2's printable alphabet: bytes that are printable in Latin-1 stand for themselves, the others, in order, for
 // U+0100 and what follows.
@@ -226,8 +225,7 @@ static enum atsi_status make_pieces(const struct atsi_vocabulary *v, enum atsi_t
     return ATSI_OK;
 }
 
-// ---- special tokens
-// -----------------------------------------------------------------------------------------------------
+// ---- special tokens ------------------------------------------------------------------------------------------------
 
 static int compare_specials(const void *a, const void *b) {
     const struct atsi_special_text *x = a, *y = b;

@@ -6,7 +6,8 @@
 
 #include "formats/plan_writer.h"
 
-char *atsi_unpacked_path(const char *path) {
+// "dir/m.atsp" -> "dir/m.unpacked.atsp". Free with free(); NULL when memory runs out.
+static char *unpacked_path(const char *path) {
     static const char suffix[] = ".atsp", unpacked[] = ".unpacked.atsp";
     size_t length = strlen(path);
     if (length >= strlen(suffix) && !strcmp(path + length - strlen(suffix), suffix)) length -= strlen(suffix);
@@ -30,7 +31,7 @@ static enum atsi_status unpack_tensor(struct unpacking *u, const struct atsi_pla
     ATSI_TRY(atsi_plan_file_verify_blob(u->file, blob, err));
     void *bytes = malloc(size_bytes);
     if (!bytes) return atsi_fail(err, ATSI_FAILED, "no memory for tensor %s", blob->tensor.name);
-    enum atsi_status status = atsi_plan_file_read_by(u->file, blob, u->params->n_threads, bytes, err);
+    enum atsi_status status = atsi_plan_file_read(u->file, blob, u->params->n_threads, bytes, err);
     if (status == ATSI_OK) status = atsi_plan_writer_add(u->writer, &blob->tensor, blob->section, false, bytes, err);
     free(bytes);
     u->done_bytes += size_bytes;
@@ -78,7 +79,7 @@ static enum atsi_status open_unpacked(struct atsi_model *model, const char *path
 
 enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params,
                                    struct atsi_error *err) {
-    char *path = atsi_unpacked_path(params->path);
+    char *path = unpacked_path(params->path);
     if (!path) return atsi_fail(err, ATSI_FAILED, "out of memory while unpacking %s", params->path);
     enum atsi_status status = open_unpacked(model, path, params, err);
     free(path);

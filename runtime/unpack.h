@@ -16,9 +16,6 @@ struct atsi_unpack_params {
     const volatile sig_atomic_t *interrupted; // looked at between tensors: ATSI_INTERRUPTED, and no file is left
 };
 
-// "dir/m.atsp" -> "dir/m.unpacked.atsp". Free with free(); NULL when memory runs out.
-char *atsi_unpacked_path(const char *path);
-
 // Opens the unpacked plan in the place of *model, which is shipped, and writes it first unless a plan with the same manifest
 // stands there. Every tensor's checksum is verified on the way; ATSI_BAD_INPUT names a damaged one. ATSI_FAILED: it cannot be written
 // (read-only folder, full disk). After a failure *model is as it was, and still runs: tensors are then unpacked into memory at each start.

@@ -164,7 +164,7 @@ static enum atsi_status load_host_tensor(struct loader *l, uint32_t t, struct at
     }
     if (weights_use_mapping(w, t)) return ATSI_OK;
     ATSI_TRY(weights_alloc_host(w, t, err));
-    ATSI_TRY(atsi_plan_file_read_by(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), w->unpacked[t], err));
+    ATSI_TRY(atsi_plan_file_read(l->file, blob, (uint32_t)atsi_pool_n_threads(l->pool), w->unpacked[t], err));
     return advance(l, bytes, err);
 }
 

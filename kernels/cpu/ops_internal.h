@@ -50,7 +50,7 @@ struct atsi_cpu {
     uint64_t n_uses; // counts uses of slots
     struct atsi_act_slot act[ATSI_ACT_SLOTS];
     struct atsi_routing routing;
-    struct atsi_span pieces;      // the row that was last written in pieces (atsi_row_pieces), data NULL: none
+    struct atsi_span pieces;      // the row that was last written in pieces (ops_rows.c), data NULL: none
     struct atsi_rope_table *rope; // [n_rope]
     uint32_t n_rope;
     float *attn_partials;    // of split attention
@@ -100,10 +100,6 @@ static inline struct atsi_span atsi_span_pieces(const struct atsi_span *row, uin
 static inline float *atsi_row(const struct atsi_rows_ref *rows, uint32_t i) {
     return (float *)rows->data + (size_t)i * rows->stride;
 }
-
-// In decode one wide row is all there is: threads share it in pieces of whole quantisation blocks. The pieces pose as rows,
-// since any stride is right for a single row. This many, 1 when it is not worth it.
-uint32_t atsi_row_pieces(const struct atsi_cpu *cpu, uint32_t n_rows, uint32_t width);
 
 // Scratch that an op kind needs, for sizing. Bytes per thread, and for the whole round.
 uint64_t atsi_attention_thread_bytes(const struct atsi_state *state);

@@ -50,7 +50,9 @@ enum {
     QUANT_BLOCK = 32
 };
 
-uint32_t atsi_row_pieces(const struct atsi_cpu *cpu, uint32_t n_rows, uint32_t width) {
+// In decode one wide row is all there is: threads share it in pieces of whole quantisation blocks. The pieces pose as rows,
+// since any stride is right for a single row. This many, 1 when it is not worth it.
+static uint32_t row_pieces(const struct atsi_cpu *cpu, uint32_t n_rows, uint32_t width) {
     uint32_t n = width / PIECE_ELEMS_MIN;
     if (n > (uint32_t)cpu->n_run_threads) n = (uint32_t)cpu->n_run_threads;
     if (n_rows != 1) n = 1;
@@ -68,7 +70,7 @@ static void run_glu(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t
 }
 
 void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
-    uint32_t n_rows = atsi_call_rows(call), n_pieces = atsi_row_pieces(cpu, n_rows, call->out[0].width);
+    uint32_t n_rows = atsi_call_rows(call), n_pieces = row_pieces(cpu, n_rows, call->out[0].width);
     struct atsi_step step = {
         .run = run_glu, .call = call, .n_items = n_rows * n_pieces, .by_row = true, .arg = {n_pieces}};
     struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false),

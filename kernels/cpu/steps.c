@@ -58,8 +58,6 @@ void atsi_steps_free(struct atsi_steps *steps) {
     free(steps);
 }
 
-void atsi_steps_clear(struct atsi_steps *steps) { steps->n_steps = steps->n_chains = steps->n_groups = 0; }
-
 bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more) { return steps->n_steps + n_more > steps->cap; }
 
 struct atsi_span atsi_span_bytes(const void *data, uint64_t bytes, bool write) {
@@ -239,5 +237,5 @@ void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_
             for (uint32_t item = 0, n_items = begin_group(&team, g); item < n_items; item++)
                 run_item(&team, g, item, 0);
     }
-    atsi_steps_clear(steps);
+    steps->n_steps = steps->n_chains = steps->n_groups = 0;
 }

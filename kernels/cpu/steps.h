@@ -49,7 +49,6 @@ struct atsi_steps;
 // Room for lists of up to n_steps_max steps; a longer list is run in pieces. NULL when out of memory.
 struct atsi_steps *atsi_steps_create(uint32_t n_steps_max);
 void atsi_steps_free(struct atsi_steps *steps); // NULL fine
-void atsi_steps_clear(struct atsi_steps *steps);
 bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more);
 // Appends a step (copied). Steps take effect in the order in which they are added. n_spans <= ATSI_STEP_SPANS.
 void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,

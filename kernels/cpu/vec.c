@@ -2,7 +2,7 @@
 #include "kernels/cpu/vec_attention_body.h"
 #include "kernels/cpu/vec_rows_body.h"
 
-const struct atsi_vec_kernels atsi_vec_kernels_reference = VEC_KERNELS;
+static const struct atsi_vec_kernels reference = VEC_KERNELS;
 
 const struct atsi_vec_kernels *atsi_vec_kernels(enum atsi_isa isa) {
 #if defined(__x86_64__)
@@ -10,5 +10,5 @@ const struct atsi_vec_kernels *atsi_vec_kernels(enum atsi_isa isa) {
     if (isa == ATSI_ISA_AVX2 || isa == ATSI_ISA_AVXVNNI) return &atsi_vec_kernels_avx2;
 #endif
     (void)isa;
-    return &atsi_vec_kernels_reference;
+    return &reference;
 }

@@ -86,7 +86,6 @@ struct atsi_vec_kernels {
 // The isa must be supported. Never NULL; valid for ever.
 const struct atsi_vec_kernels *atsi_vec_kernels(enum atsi_isa isa);
 
-extern const struct atsi_vec_kernels atsi_vec_kernels_reference;
 #if defined(__x86_64__)
 extern const struct atsi_vec_kernels atsi_vec_kernels_avx2;
 extern const struct atsi_vec_kernels atsi_vec_kernels_avx512;

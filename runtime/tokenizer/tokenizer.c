@@ -44,8 +44,7 @@ void atsi_tokenizer_close(struct atsi_tokenizer *tokenizer) {
     free(tokenizer);
 }
 
-// ---- encoding
-// -----------------------------------------------------------------------------------------------------------
+// ---- encoding ------------------------------------------------------------------------------------------------------
 
 static enum atsi_status encode_word(void *context, const char *word, size_t size, struct atsi_error *err) {
     struct encoding *e = context;
@@ -239,8 +238,7 @@ enum atsi_status atsi_tokenizer_encode(const struct atsi_tokenizer *tokenizer, c
     return add_eos && !has_eos ? atsi_token_list_push(out, h->eos_id, err) : ATSI_OK;
 }
 
-// ---- decoding
-// -----------------------------------------------------------------------------------------------------------
+// ---- decoding ------------------------------------------------------------------------------------------------------
 
 enum atsi_status atsi_tokenizer_decode(const struct atsi_tokenizer *tokenizer, const uint32_t *ids, size_t n_ids,
                                        struct atsi_bytes *out, struct atsi_error *err) {
@@ -266,8 +264,7 @@ const char *atsi_tokenizer_piece(const struct atsi_tokenizer *tokenizer, uint32_
     return atsi_token_piece(&tokenizer->tables, id, size);
 }
 
-// ---- what is known of the vocabulary
-// --------------------------------------------------------------------------------------
+// ---- what is known of the vocabulary -------------------------------------------------------------------------------
 
 uint32_t atsi_tokenizer_find_special(const struct atsi_tokenizer *tokenizer, const char *text) {
     size_t size = strlen(text), length = 0;
@@ -277,7 +274,6 @@ uint32_t atsi_tokenizer_find_special(const struct atsi_tokenizer *tokenizer, con
 
 uint32_t atsi_tokenizer_n_tokens(const struct atsi_tokenizer *tokenizer) { return tokenizer->tables.header->n_tokens; }
 uint32_t atsi_tokenizer_bos(const struct atsi_tokenizer *tokenizer) { return tokenizer->tables.header->bos_id; }
-uint32_t atsi_tokenizer_eos(const struct atsi_tokenizer *tokenizer) { return tokenizer->tables.header->eos_id; }
 
 bool atsi_tokenizer_adds_bos(const struct atsi_tokenizer *tokenizer) {
     const struct atsi_tokenizer_header *h = tokenizer->tables.header;

@@ -53,7 +53,6 @@ void atsi_token_list_drop_double(struct atsi_token_list *list, size_t start);
 // What is known of the vocabulary. An output matrix may have more rows than n_tokens: the rest are unused.
 uint32_t atsi_tokenizer_n_tokens(const struct atsi_tokenizer *tokenizer);
 uint32_t atsi_tokenizer_bos(const struct atsi_tokenizer *tokenizer); // ATSI_TOKEN_NONE when there is none
-uint32_t atsi_tokenizer_eos(const struct atsi_tokenizer *tokenizer);
 bool atsi_tokenizer_adds_bos(const struct atsi_tokenizer *tokenizer);
 bool atsi_tokenizer_ends_generation(const struct atsi_tokenizer *tokenizer, uint32_t id);
 // Any id: ATSI_TOKEN_UNUSED for padding of the vocabulary and for ids not in it. Those must never be sampled.

@@ -33,7 +33,7 @@ static void read_blob(const struct atsi_plan_file *file, const struct atsi_plan_
     struct atsi_error err;
     atsi_plan_file_verify_blob(file, blob, &err);
     uint8_t *data = blob->tensor.size_bytes <= MAX_BYTES ? malloc(blob->tensor.size_bytes) : NULL;
-    if (data) atsi_plan_file_read(file, blob, data, &err);
+    if (data) atsi_plan_file_read(file, blob, 1, data, &err);
     free(data);
 }
 

@@ -52,10 +52,10 @@ static void check_blob(const struct atsi_plan_file *file, uint32_t index, uint32
     const struct atsi_plan_blob *b = atsi_plan_file_blob(file, index);
     uint8_t *want = malloc(b->tensor.size_bytes), *got = malloc(b->tensor.size_bytes);
     pb_fill(&b->tensor, seed, want);
-    check_ok(atsi_plan_file_read(file, b, got, &err), err);
+    check_ok(atsi_plan_file_read(file, b, 1, got, &err), err);
     assert_memory_equal(got, want, b->tensor.size_bytes);
     memset(got, 0, b->tensor.size_bytes);
-    check_ok(atsi_plan_file_read_by(file, b, 3, got, &err), err);
+    check_ok(atsi_plan_file_read(file, b, 3, got, &err), err);
     assert_memory_equal(got, want, b->tensor.size_bytes);
     if (b->encoding == ATSI_PLAN_RAW)
         assert_memory_equal(atsi_plan_file_stored(file, b), want, b->tensor.size_bytes);
@@ -124,7 +124,7 @@ static void test_without_weights(void **state) {
     assert_int_equal(b->tensor.size_bytes, 28);
     assert_null(atsi_plan_file_stored(file, b));
     assert_null(atsi_plan_file_section(file, ATSI_PLAN_PINNED, &size));
-    assert_int_equal(atsi_plan_file_read(file, b, &byte, &err), ATSI_FAILED);
+    assert_int_equal(atsi_plan_file_read(file, b, 1, &byte, &err), ATSI_FAILED);
     check_message(err, path, "output_norm.weight", "--attach");
     check_ok(atsi_plan_file_verify(file, 1, NULL, &err), err);
     atsi_plan_file_close(file);

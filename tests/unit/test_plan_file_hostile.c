@@ -20,7 +20,7 @@ static enum atsi_status open_and_walk(const struct bytes *plan, struct atsi_erro
         assert_ptr_equal(atsi_plan_file_find(file, b->tensor.name), b);
         if (b->tensor.size_bytes < (64 << 20)) {
             uint8_t *data = malloc(b->tensor.size_bytes);
-            if (atsi_plan_file_read(file, b, data, NULL) == ATSI_OK) sum += data[b->tensor.size_bytes - 1];
+            if (atsi_plan_file_read(file, b, 1, data, NULL) == ATSI_OK) sum += data[b->tensor.size_bytes - 1];
             free(data);
         }
         atsi_plan_file_verify_blob(file, b, NULL);
@@ -255,7 +255,7 @@ static void test_bad_frames(void **state) {
     pb_fix_checksums(&longer);
     check_ok(atsi_plan_file_open_memory(&file, longer.data, longer.size, "x", &err), err);
     uint8_t *dst = malloc(64 * 33 * 2);
-    check_refused(atsi_plan_file_read(file, atsi_plan_file_blob(file, 0), dst, &err), err, "blk.0.attn_q.weight",
+    check_refused(atsi_plan_file_read(file, atsi_plan_file_blob(file, 0), 1, dst, &err), err, "blk.0.attn_q.weight",
                   "expected 4224", "found 4096");
     free(dst);
     atsi_plan_file_close(file);
@@ -265,7 +265,7 @@ static void test_bad_frames(void **state) {
     pb_fix_checksums(&longer);
     check_ok(atsi_plan_file_open_memory(&file, longer.data, longer.size, "x", &err), err);
     dst = malloc(64 * 31 * 2);
-    check_refused(atsi_plan_file_read(file, atsi_plan_file_blob(file, 0), dst, &err), err, "blk.0.attn_q.weight",
+    check_refused(atsi_plan_file_read(file, atsi_plan_file_blob(file, 0), 1, dst, &err), err, "blk.0.attn_q.weight",
                   "another size");
     free(dst);
     atsi_plan_file_close(file);

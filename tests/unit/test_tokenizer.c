@@ -94,7 +94,6 @@ static void prompts_begin_once(void **state) {
     struct test_tokenizer t = make(test_bpe_gguf("llama-bpe"));
     assert_true(atsi_tokenizer_adds_bos(t.tokenizer));
     assert_int_equal(atsi_tokenizer_bos(t.tokenizer), 260);
-    assert_int_equal(atsi_tokenizer_eos(t.tokenizer), ATSI_TOKEN_NONE);
     check_encodes(&t, TEXT("ab"), ATSI_ENCODE_PROMPT, IDS(260, 256));
     check_encodes(&t, TEXT(""), ATSI_ENCODE_PROMPT, IDS(260));
     check_encodes(&t, TEXT("ab"), 0, IDS(256));
