@@ -9,7 +9,7 @@
 
 enum {
     N_PROMPT = 13,
-    N_DECODE = 24,
+    N_DECODE = 36,
     N_TEXT = N_PROMPT + N_DECODE
 };
 
@@ -81,7 +81,7 @@ static void append(struct text *t, uint32_t n) {
 // What the recorder says is overwritten between rounds: any speed, for any number of rounds.
 static void change_load(struct text *t, uint64_t *random) {
     struct atsi_scales *s = &atsi_executor_recorder(t->session->executor, test_random(random) % 2)->scales;
-    if (test_random(random) % 4) return;
+    if (test_random(random) % 8) return;
     s->cpu = 0.2 + (double)(test_random(random) % 40) / 10;
     s->gpu = 0.2 + (double)(test_random(random) % 40) / 10;
     s->link = 0.2 + (double)(test_random(random) % 40) / 10;
@@ -109,7 +109,7 @@ static void run_once(const float *expected, uint64_t seed, uint32_t *n_adopted) 
     struct text t;
     struct atsi_device *d = test_open_sim((uint32_t)seed + 1);
     uint64_t random = seed * 2654435761u + 7;
-    struct atsi_rescheduler_params rescheduling = {.epsilon = 0.05, .tau = 1, .in_turn = seed % 4 == 0};
+    struct atsi_rescheduler_params rescheduling = {.epsilon = 0.3, .tau = 1, .in_turn = seed % 4 == 0};
     test_model_build(&m);
     invent_times(&m.plan, &random);
     test_model_load(&m, d);
@@ -139,7 +139,7 @@ static void any_load_gives_the_same_bits(void **state) {
     append(&t, 5);
     for (uint32_t i = 0; i < N_DECODE; i++) append(&t, 1);
     for (uint64_t seed = 1; seed <= n_runs; seed++) run_once(t.logits, seed, &n_adopted);
-    assert_true(n_adopted > 2 * n_runs); // or nothing was tested
+    assert_true(n_adopted > 3 * n_runs / 2); // or nothing was tested
     close_text(&t);
     test_model_free(&m);
 }
@@ -305,7 +305,7 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
         struct atsi_device *d = test_open_sim(0);
         uint64_t random = seed * 2654435761u + 7;
         struct atsi_device_ops ops = count_calls(d);
-        struct atsi_rescheduler_params rescheduling = {.epsilon = 0.05, .tau = 1};
+        struct atsi_rescheduler_params rescheduling = {.epsilon = 0.3, .tau = 1};
         d->ops = &ops;
         test_model_build(&m);
         invent_times(&m.plan, &random);
