@@ -41,45 +41,52 @@ worst_figures() {
     rm -f "$work/figures"
 }
 
-# logits_match JSON LOGITS FIGURE BOUND RUN_OPTIONS...: every prompt of JSON.
+n_prompts() { jq '.prompts | length' "$1"; }
+
+# run_prompts JSON: each prompt of it in one chunk; logits in $work/logits.I, the greedy tokens after it in $work/greedy.I.
+run_prompts() {
+    local n i
+    n=$(n_prompts "$1") || return 1
+    for ((i = 0; i < n; i++)); do
+        jq -r ".prompts[$i] | map(tostring) | join(\" \")" "$1" >"$work/ids"
+        run --tokens-in "$work/ids" --logits "$work/logits.$i" -n "$(jq ".greedy[$i] | length" "$1")" --ignore-eos --print-ids >"$work/greedy.$i" || return 1
+    done
+}
+
+# logits_match JSON LOGITS FIGURE BOUND: of every prompt, against LOGITS, which holds them one after the other.
 logits_match() {
-    local json=$1 reference=$2 figure=$3 bound=$4 vocab n_prompts skip=0 rows line
-    shift 4
-    vocab=$(jq .vocab "$json")
-    n_prompts=$(jq '.prompts | length' "$json") || return 1
-    for ((i = 0; i < n_prompts; i++)); do
-        jq -r ".prompts[$i] | map(tostring) | join(\" \")" "$json" >"$work/ids"
-        rows=$(jq ".prompts[$i] | length" "$json")
-        run --tokens-in "$work/ids" --logits "$work/logits" -n 0 "$@" || return 1
-        line=$("$B/tools/compare_logits" "$reference" "$work/logits" --vocab "$vocab" --skip "$skip" --rows "$rows") || return 1
-        within "$type" "$figure" "$bound" "prompt $i: $line" || return 1
+    local n i skip=0 rows line
+    n=$(n_prompts "$1") || return 1
+    for ((i = 0; i < n; i++)); do
+        rows=$(jq ".prompts[$i] | length" "$1")
+        line=$("$B/tools/compare_logits" "$2" "$work/logits.$i" --vocab "$vocab" --skip "$skip" --rows "$rows") || return 1
+        within "$type" "$3" "$4" "prompt $i: $line" || return 1
         skip=$((skip + rows))
     done
 }
 
 # greedy_matches JSON [MARGIN]: tokens equal up to the first place where the reference's own margin is at most 0.05.
 greedy_matches() {
-    local json=$1 margin=${2:-0.05} n_prompts got
-    n_prompts=$(jq '.prompts | length' "$json") || return 1
-    for ((i = 0; i < n_prompts; i++)); do
-        jq -r ".prompts[$i] | map(tostring) | join(\" \")" "$json" >"$work/ids"
-        got=$(run --tokens-in "$work/ids" -n "$(jq ".greedy[$i] | length" "$json")" --ignore-eos --print-ids) || return 1
-        jq -e --arg got "$got" --argjson safe "$margin" ".greedy[$i] as \$want | .greedy_margin[$i] as \$margin
+    local margin=${2:-0.05} n i
+    n=$(n_prompts "$1") || return 1
+    for ((i = 0; i < n; i++)); do
+        jq -e --arg got "$(cat "$work/greedy.$i")" --argjson safe "$margin" ".greedy[$i] as \$want | .greedy_margin[$i] as \$margin
             | (\$got | split(\" \") | map(tonumber)) as \$ours
             | ([range(\$want | length) | select(\$ours[.] != \$want[.])][0]) as \$first
-            | \$first == null or \$margin[\$first] <= \$safe" "$json" >/dev/null ||
-            { echo "prompt $i: got $got, wanted $(jq -c ".greedy[$i]" "$json")"; return 1; }
+            | \$first == null or \$margin[\$first] <= \$safe" "$1" >/dev/null ||
+            { echo "prompt $i: got $(cat "$work/greedy.$i"), wanted $(jq -c ".greedy[$i]" "$1")"; return 1; }
     done
 }
 
-# same_logits FIGURE BOUND OPTIONS...: the last prompt gives the same however it is cut: the same bytes, but on a card, whose kernels
+# same_logits JSON FIGURE BOUND OPTIONS...: the last prompt gives the same however it is cut: the same bytes, but on a card, whose kernels
 # for few and for many rows sum in different orders, within the bound.
 same_logits() {
-    local line
-    run --tokens-in "$work/ids" --logits "$work/whole" -n 0 && run --tokens-in "$work/ids" --logits "$work/cut" -n 0 "${@:3}" || return 1
-    [ "$device" = cuda ] || { cmp "$work/whole" "$work/cut"; return; }
-    line=$("$B/tools/compare_logits" "$work/whole" "$work/cut" --vocab "$vocab") || return 1
-    within "$type-cut" "$1" "$2" "$line"
+    local whole line
+    whole=$work/logits.$(($(n_prompts "$1") - 1))
+    run --tokens-in "$work/ids" --logits "$work/cut" -n 0 "${@:4}" || return 1
+    [ "$device" = cuda ] || { cmp "$whole" "$work/cut"; return; }
+    line=$("$B/tools/compare_logits" "$whole" "$work/cut" --vocab "$vocab") || return 1
+    within "$type-cut" "$2" "$3" "$line"
 }
 
 has_experts() { [[ $1 == *moe || $1 == gptoss || $1 == qwen3next ]]; }
@@ -114,32 +121,35 @@ every_expert() {
 }
 
 check_f32() {
-    local type=f32 bound=5e-4
+    local type=f32 bound=5e-4 json=$work/$m.json
     case $m in qwen3next | qwen35 | qwen35moe) bound=1e-3 ;; esac
     "$B/tools/gguf_widen" "$work/$m.f16.gguf" "$work/$m.f32.gguf" || { not_ok "$m: widened"; return; }
     if ! check "$m f32: planned" plan "$work/$m.f32.gguf" --kv-type f32; then return; fi
-    check "$m f32: logits within $bound" logits_match "$work/$m.json" "$work/$m.logits.f32" max_abs "$bound"
-    check "$m f32: greedy tokens" greedy_matches "$work/$m.json"
-    check "$m f32: uneven chunks give the same" same_logits max_abs "$bound" --chunk 7
-    check "$m f32: token by token gives the same" same_logits max_abs "$bound" --chunk 1
+    check "$m f32: runs" run_prompts "$json"
+    check "$m f32: logits within $bound" logits_match "$json" "$work/$m.logits.f32" max_abs "$bound"
+    check "$m f32: greedy tokens" greedy_matches "$json"
+    check "$m f32: uneven chunks give the same" same_logits "$json" max_abs "$bound" --chunk 7
+    check "$m f32: token by token gives the same" same_logits "$json" max_abs "$bound" --chunk 1
 }
 
 check_f16() {
-    local type=f16 margin=0.05 rms=rms
+    local type=f16 margin=0.05 rms=rms json=$work/$m.json
     if has_experts "$m"; then margin=0.1 rms=rms_median; fi
     check "$m f16: planned" plan "$work/$m.f16.gguf"
-    check "$m f16: logits $rms within 0.01" logits_match "$work/$m.json" "$work/$m.logits.f32" $rms 0.01
-    check "$m f16: greedy tokens" greedy_matches "$work/$m.json" $margin
+    check "$m f16: runs" run_prompts "$json"
+    check "$m f16: logits $rms within 0.01" logits_match "$json" "$work/$m.logits.f32" $rms 0.01
+    check "$m f16: greedy tokens" greedy_matches "$json" $margin
     has_experts "$m" && check "$m f16: every expert in use, logits rms within 0.01" every_expert "$work/$m.f16.gguf" 0.01
 }
 
 check_quantised() { # TYPE
-    local type=$1 rms=rms bound=0.12
+    local type=$1 rms=rms bound=0.12 json=$work/$m.$1.json
     if has_experts "$m"; then rms=rms_median bound=0.2; fi
     if [ "$m" = gptoss ]; then bound=0.35; fi
     check "$m $1: planned" plan "$work/$m.$1.gguf"
-    check "$m $1: logits $rms within $bound" logits_match "$work/$m.$1.json" "$work/$m.$1.logits.f32" $rms $bound
-    check "$m $1: uneven chunks give the same" same_logits $rms $bound --chunk 5
+    check "$m $1: runs" run_prompts "$json"
+    check "$m $1: logits $rms within $bound" logits_match "$json" "$work/$m.$1.logits.f32" $rms $bound
+    check "$m $1: uneven chunks give the same" same_logits "$json" $rms $bound --chunk 5
     has_experts "$m" && check "$m $1: every expert in use, logits rms within 0.12" every_expert "$work/$m.$1.gguf" 0.12
 }
 
@@ -156,6 +166,6 @@ check_model() { # of $m
 
 for m in $models; do
     if unpack_model "$m" "$work"; then check_model; else skip "$m" "no test data at $(test_data)/tiny-models"; fi
-    rm -f "$work/$m".* "$work"/every.*
+    rm -f "$work/$m".* "$work"/{every,logits,greedy}.*
 done
 finish

@@ -29,12 +29,14 @@ step() {
 
 need() { [ -n "${NO_BUILD:-}" ] || make -s -j"$(nproc)" B="$B" "$@" || exit 1; }
 
-# Models side by side, two threads each, as a run spends most of its time on opening the card.
+# REFERENCE_JOBS models side by side, two threads each. Opening and closing the card is what takes the time, and many programs that
+# close it at once hold each other up: six took more than 7 s each, one alone less than one (H200, driver 580).
 reference() { # OPTIONS of atsi-plan
     local m log models=${REFERENCE_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
     log=$(mktemp -d)
     for m in $models; do
         REFERENCE_MODELS=$m REFERENCE_DEVICE=${REFERENCE_DEVICE:-cuda} REFERENCE_PLAN_OPTIONS=$1 bash tests/cli/reference.sh >"$log/$m" 2>&1 &
+        while [ "$(jobs -rp | wc -l)" -ge "${REFERENCE_JOBS:-2}" ]; do wait -n; done
     done
     wait
     awk '/^ok/ && !/# SKIP/ { passed++; next } /^not ok/ { failed++ } /^1\.\./ { next } { print }
