@@ -8,6 +8,9 @@
 // question. Later its forecast says little: it leans on speeds that were recorded under this one, where both sides may get in each
 // other's way more or less.
 static const double gain = 0.99, hopeless = 1.15, far_off = 1.5;
+// Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then a decision that
+// promises clearly more is kept unless it turns out clearly worse, and nothing else is tried.
+static const double clear_gain = 0.95, clearly_worse = 1.15;
 // Once speeds have been recorded for a while they are known better than after the few rounds of a trial; a little more counts than
 // after a change, since nothing is wrong.
 static const double polish = 0.98;
@@ -119,9 +122,10 @@ static enum atsi_link_use other(enum atsi_link_use use) {
 
 // Of equals the newest, which is at work.
 static uint32_t find_best(const struct atsi_tuner *t) {
+    double most = t->was_noisy ? clearly_worse : 1;
     uint32_t best = 0;
     for (uint32_t i = 1; i < t->n_results; i++)
-        if (t->results[i].median_us <= t->results[best].median_us) best = i;
+        if (t->results[i].median_us <= most * t->results[best].median_us) best = i;
     return best;
 }
 
@@ -191,10 +195,7 @@ static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
         return try_use(t, use, now, most_ratio, "trial");
     t->n_left[use] = 0;
     if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
-    // What was at work when the load changed may have been measured while everything still adapted itself to it (threads that lost their
-    // cores), which the others were spared: then that was no trial.
-    bool is_home = are_alike(t, &t->at_work, &t->home);
-    bool home_left = t->home_left && !is_home && !was_tried(t, t->was_noisy, &t->home);
+    bool home_left = t->home_left && !was_tried(t, 0, &t->home);
     t->home_left = false;
     if (home_left) return ask(t, &t->home, now, INFINITY, "as at the start");
     return settle(t, now);
@@ -254,10 +255,10 @@ static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *
 
 static bool follow(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now, const char *reason) {
     struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
-    t->second_wait = ATSI_TUNER_SECOND;
-    t->polish_wait = ATSI_TUNER_SECOND;
-    begin_again(t, n, may_try_other(t, now), true);
-    return ask(t, &wish, now, gain, reason);
+    bool calm = !is_noisy(t);
+    t->second_wait = t->polish_wait = ATSI_TUNER_SECOND;
+    begin_again(t, n, calm && may_try_other(t, now), calm);
+    return ask(t, &wish, now, calm ? gain : clear_gain, reason);
 }
 
 static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
@@ -307,6 +308,19 @@ static bool is_steady(struct atsi_tuner *t, const struct atsi_scales *now) {
     return t->n_steady >= ATSI_TUNER_CERTAIN;
 }
 
+// Whether a change has lasted long enough to be decided for.
+static bool is_certain(const struct atsi_tuner *t, uint32_t n, bool steady) {
+    if (is_noisy(t) && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
+    return t->n_deviating >= n && (steady || t->n_deviating >= ATSI_TUNER_PATIENCE);
+}
+
+// What is worth a trial although nothing has changed. True when it is asked for.
+static bool improve(struct atsi_tuner *t, double median_us, bool steady, const struct atsi_scales *now) {
+    t->n_behind = is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
+    if (t->n_behind >= ATSI_TUNER_CERTAIN) return try_second(t, ATSI_TUNER_CERTAIN, now);
+    return steady && try_to_polish(t, ATSI_TUNER_CERTAIN, now);
+}
+
 static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     double median_us;
     t->n_settled++;
@@ -316,13 +330,10 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
     if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t, n, now);
     bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,
-         other_times = deviation(t->reference_us, median_us) > t->params.epsilon;
+         other_times = deviation(t->reference_us, median_us) > t->params.epsilon, steady = is_steady(t, now);
     t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
-    bool steady = is_steady(t, now);
-    t->n_behind = t->n_deviating == 0 && is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
-    if (t->n_behind >= n) return try_second(t, n, now);
-    if (t->n_deviating == 0 && steady && try_to_polish(t, n, now)) return true;
-    if (t->n_deviating < n || (!steady && t->n_deviating < ATSI_TUNER_PATIENCE)) return false;
+    if (t->n_deviating == 0 && !is_noisy(t)) return improve(t, median_us, steady, now);
+    if (!is_certain(t, n, steady)) return false;
     t->n_deviating = 0;
     return follow(t, n - 1, now, other_speeds ? "speeds have changed" : "rounds take another time");
 }

@@ -188,6 +188,26 @@ static void noisy_rounds_are_counted_longer(void **state) {
     }
 }
 
+// Under noise a decision for changed speeds is kept though its trial came out somewhat slower, and nothing else is tried.
+static void noise_does_not_undo_a_decision(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
+    struct atsi_tuner t;
+    atsi_tuner_start(&t, &with_choice);
+    run(&t, &m, 120, 1);
+    struct atsi_scales loaded = {2, 1, 1, 0};
+    int n = 0, n_decisions = 0;
+    for (int i = 0; i < 120; i++) {
+        double us = (i % 2 ? 40 : 56) * (t.at_work.scales.cpu == 2 ? 1.05 : 1);
+        if (!atsi_tuner_record(&t, us, &loaded)) continue;
+        n_decisions++;
+        assert_true(t.most_ratio < 0.99);
+        atsi_tuner_begun(&t, t.wish.use);
+        n = i;
+    }
+    assert_true(n_decisions == 1 && t.at_work.scales.cpu == 2 && n > ATSI_TUNER_CERTAIN);
+}
+
 // A trial was unlucky: what it made look slow is tried again as soon as what won turns out slower than that.
 static void the_next_best_gets_a_second_chance(void **state) {
     (void)state;
@@ -270,6 +290,7 @@ int main(void) {
         cmocka_unit_test(the_other_use_is_tried_after_long),
         cmocka_unit_test(what_is_at_home_is_tried_when_speeds_change),
         cmocka_unit_test(noisy_rounds_are_counted_longer),
+        cmocka_unit_test(noise_does_not_undo_a_decision),
         cmocka_unit_test(the_next_best_gets_a_second_chance),
         cmocka_unit_test(speeds_known_better_are_decided_for),
         cmocka_unit_test(waits_between_decisions),
