@@ -198,7 +198,7 @@ static void noise_does_not_undo_a_decision(void **state) {
     struct atsi_scales loaded = {2, 1, 1, 0};
     int n = 0, n_decisions = 0;
     for (int i = 0; i < 120; i++) {
-        double us = (i % 2 ? 36 : 60) * (t.at_work.scales.cpu == 2 ? 1.05 : 1);
+        double us = (36 + 12 * (i % 3)) * (t.at_work.scales.cpu == 2 ? 1.05 : 1);
         if (!atsi_tuner_record(&t, us, &loaded)) continue;
         n_decisions++;
         assert_true(t.most_ratio < 0.99);
