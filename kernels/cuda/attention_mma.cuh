@@ -108,7 +108,21 @@ template <int D> constexpr int SPLIT_WARPS = D > 128 ? 2 : 4;
 constexpr int SPLIT_KEYS = 16; // a warp's step
 
 // A step's keys and values. Padding spreads rows over the banks, for 8-byte loads of keys and ldmatrix on values.
-template <int D> struct split_stage { __half k[SPLIT_KEYS][D + 16], v[SPLIT_KEYS][D + 8]; };
+template <int D, enum atsi_dtype KV> struct split_stage {
+    __half k[SPLIT_KEYS][D + 16],
+    v[SPLIT_KEYS][D + 8];
+};
+// Rows of Q8_0 start on any even byte: what is copied are the units of 16 bytes that they touch. An odd number of units spreads rows over
+// the banks.
+constexpr int UNIT = 16;
+template <int D> struct split_stage<D, ATSI_Q8_0> {
+    static constexpr int ROW_BYTES = D / 32 * Q8_BYTES,
+                         STEP = ROW_BYTES % 16 == 0  ? 16
+                                : ROW_BYTES % 8 == 0 ? 8
+                                                     : 2,
+                         UNITS = (ROW_BYTES + UNIT - STEP + UNIT - 1) / UNIT;
+    uint8_t k[SPLIT_KEYS][UNIT * (UNITS | 1)], v[SPLIT_KEYS][UNIT * (UNITS | 1)];
+};
 
 // Leaves a warp's rows in `shared`, 16 x (D + 2) floats.
 template <int D, bool NATURAL> __device__ inline void put_rows(const row_state<D> &r, float *shared, int g, int t) {
@@ -146,9 +160,9 @@ template <int D, bool NATURAL> __device__ inline void merge_rows(row_state<D> &r
     }
 }
 
-// Starts copying a step's keys and values of a half-precision cache; keys behind `last` repeat it.
+// Starts copying a step's keys and values; keys behind `last` repeat it.
 template <int D>
-__device__ inline void copy_step(split_stage<D> &to, const attention_args &a, int kv_head, int key, int last,
+__device__ inline void copy_step(split_stage<D, ATSI_F16> &to, const attention_args &a, int kv_head, int key, int last,
                                  int lane) {
     constexpr int UNITS = D / 8; // of 16 bytes a row
     uint32_t first_slot = (uint32_t)key % a.capacity;
@@ -162,11 +176,30 @@ __device__ inline void copy_step(split_stage<D> &to, const attention_args &a, in
         copy16_async(&to.v[i][d], a.v_cache + at);
     }
 }
+// Bytes from the unit in which a row starts to its start.
+__device__ inline int in_unit(const uint8_t *row) { return (int)((uintptr_t)row % UNIT); }
+template <int D>
+__device__ inline void copy_step(split_stage<D, ATSI_Q8_0> &to, const attention_args &a, int kv_head, int key, int last,
+                                 int lane) {
+    typedef split_stage<D, ATSI_Q8_0> stage;
+    uint32_t first_slot = (uint32_t)key % a.capacity;
+#pragma unroll
+    for (int u = 0; u < SPLIT_KEYS * stage::UNITS; u += WARP) {
+        int i = (u + lane) / stage::UNITS, offset = (u + lane) % stage::UNITS * UNIT;
+        if (i >= SPLIT_KEYS) break;
+        uint32_t slot = first_slot + min(i, last - key);
+        if (slot >= a.capacity) slot %= a.capacity;
+        uint64_t at = ((uint64_t)slot * a.n_kv_heads + kv_head) * stage::ROW_BYTES;
+        const uint8_t *k = a.k_cache + at, *v = a.v_cache + at;
+        if (offset < in_unit(k) + stage::ROW_BYTES) copy16_async(to.k[i] + offset, k - in_unit(k) + offset);
+        if (offset < in_unit(v) + stage::ROW_BYTES) copy16_async(to.v[i] + offset, v - in_unit(v) + offset);
+    }
+}
 
 // Folds keys key .. key + 15 (those up to `last`) of a stage into a warp's rows.
 template <int D>
-__device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4], const split_stage<D> &stage,
-                                    const attention_args &a, int key, int last, int lane) {
+__device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4], const split_stage<D, ATSI_F16> &stage,
+                                    const attention_args &a, int, int key, int last, int lane) {
     int g = lane / 4, t = lane % 4;
     float s[2][4] = {};
 #pragma unroll
@@ -188,24 +221,25 @@ __device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4]
     }
 }
 
-// The same straight from a cache of any type.
-template <int D, enum atsi_dtype KV>
-__device__ inline void attend_cache(row_state<D> &r, const uint32_t q[D / 16][4], const attention_args &a, int kv_head,
+// The same with rows as they stand in the cache.
+template <int D>
+__device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4],
+                                    const split_stage<D, ATSI_Q8_0> &stage, const attention_args &a, int kv_head,
                                     int key, int last, int lane) {
     int g = lane / 4, t = lane % 4;
     const uint8_t *k_row[2], *v_row[2];
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        int pos = min(key + 8 * n + g, last);
-        k_row[n] = cached(a.k_cache, a.k_row_bytes, a, pos, kv_head);
-        v_row[n] = cached(a.v_cache, a.v_row_bytes, a, pos, kv_head);
+        int i = 8 * n + g, pos = min(key + i, last);
+        k_row[n] = stage.k[i] + in_unit(cached(a.k_cache, a.k_row_bytes, a, pos, kv_head));
+        v_row[n] = stage.v[i] + in_unit(cached(a.v_cache, a.v_row_bytes, a, pos, kv_head));
     }
     float s[2][4] = {};
 #pragma unroll
     for (int j = 0; j < D / 16; j++)
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            uint2 k = cached_halves<KV>(k_row[n], 16 * j + 4 * t);
+            uint2 k = cached_halves<ATSI_Q8_0>(k_row[n], 16 * j + 4 * t);
             mma_f16_k16(s[n], q[j], k.x, k.y);
         }
     soften<D, 2>(s, r, a, key, last, t);
@@ -213,19 +247,20 @@ __device__ inline void attend_cache(row_state<D> &r, const uint32_t q[D / 16][4]
     weights_as_a(p, s);
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
-        uint2 v0 = cached_halves<KV>(v_row[0], 16 * j + 4 * t), v1 = cached_halves<KV>(v_row[1], 16 * j + 4 * t);
+        uint2 v0 = cached_halves<ATSI_Q8_0>(v_row[0], 16 * j + 4 * t),
+              v1 = cached_halves<ATSI_Q8_0>(v_row[1], 16 * j + 4 * t);
         mma_f16_k16(r.o[j][0], p, transpose_8x8(v0.x), transpose_8x8(v1.x));
         mma_f16_k16(r.o[j][1], p, transpose_8x8(v0.y), transpose_8x8(v1.y));
     }
 }
 
-// x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time: halves through a ring of its own in shared memory (copies of
-// whole cache lines run n_stages steps ahead), Q8_0, whose rows start on any even byte, straight into fragments.
+// x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time through a ring of its own in shared memory: copies run n_stages
+// steps ahead.
 template <int D, enum atsi_dtype KV>
 __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_args a, int n_stages) {
     begin_kernel();
     constexpr int WARPS = SPLIT_WARPS<D>;
-    constexpr bool RING = KV == ATSI_F16;
+    constexpr bool NATURAL = KV == ATSI_F16; // order of elements: element_of
     extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
@@ -251,29 +286,24 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     }
 
     int key = begin + SPLIT_KEYS * warp, next = key, stage = 0;
-    split_stage<D> *ring = (split_stage<D> *)dynamic + warp * n_stages;
+    split_stage<D, KV> *ring = (split_stage<D, KV> *)dynamic + warp * n_stages;
     auto copy_next = [&]() {
-        if (next <= last) copy_step<D>(ring[stage], a, kv_head, next, last, lane);
+        if (next <= last) copy_step(ring[stage], a, kv_head, next, last, lane);
         copy_commit();
         next += STRIDE;
         stage = stage + 1 == n_stages ? 0 : stage + 1;
     };
-    if (RING)
-        for (int i = 0; i < n_stages; i++) copy_next();
+    for (int i = 0; i < n_stages; i++) copy_next();
     row_state<D> r;
     uint32_t q[D / 16][4];
     clear_rows(r);
     load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
     for (; key <= last; key += STRIDE) {
-        if constexpr (RING) {
-            copy_wait_but(n_stages - 1);
-            __syncwarp(); // every lane's part of the step is there
-            attend_stage<D>(r, q, ring[stage], a, key, last, lane);
-            __syncwarp(); // no lane reads the stage any more
-            copy_next();
-        } else {
-            attend_cache<D, KV>(r, q, a, kv_head, key, last, lane);
-        }
+        copy_wait_but(n_stages - 1);
+        __syncwarp(); // every lane's part of the step is there
+        attend_stage(r, q, ring[stage], a, kv_head, key, last, lane);
+        __syncwarp(); // no lane reads the stage any more
+        copy_next();
     }
 
     __syncthreads(); // the rings become room for the warps' rows
@@ -281,12 +311,12 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     constexpr int RECORD = 16 * (D + 2);
 #pragma unroll
     for (int half = WARPS / 2; half > 0; half /= 2) {
-        if (warp >= half && warp < 2 * half) put_rows<D, RING>(r, shared + (warp - half) * RECORD, g, t);
+        if (warp >= half && warp < 2 * half) put_rows<D, NATURAL>(r, shared + (warp - half) * RECORD, g, t);
         __syncthreads();
-        if (warp < half) merge_rows<D, RING>(r, shared + warp * RECORD, g, t);
+        if (warp < half) merge_rows<D, NATURAL>(r, shared + warp * RECORD, g, t);
         __syncthreads();
     }
-    if (warp == 0) put_rows<D, RING>(r, shared, g, t);
+    if (warp == 0) put_rows<D, NATURAL>(r, shared, g, t);
     __syncthreads();
     for (int i = threadIdx.x; i < RECORD; i += WARPS * WARP) {
         int row = first_row + i / (D + 2);
@@ -297,11 +327,11 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
 
 template <int D, enum atsi_dtype KV> static inline size_t split_shared_bytes(int n_stages) {
     size_t rows = SPLIT_WARPS<D> / 2 * 16 * (D + 2) * sizeof(float);
-    size_t ring = KV == ATSI_F16 ? SPLIT_WARPS<D> * n_stages * sizeof(split_stage<D>) : 0;
+    size_t ring = SPLIT_WARPS<D> * n_stages * sizeof(split_stage<D, KV>);
     return ring > rows ? ring : rows;
 }
 template <int D, enum atsi_dtype KV> static inline int split_stages(int max_shared_bytes) {
-    static_assert(SPLIT_WARPS<D> * sizeof(split_stage<D>) <= 65536, "fits every card");
+    static_assert(SPLIT_WARPS<D> * sizeof(split_stage<D, KV>) <= 65536, "fits every card");
     return split_shared_bytes<D, KV>(2) <= (size_t)max_shared_bytes ? 2 : 1;
 }
 
