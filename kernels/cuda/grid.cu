@@ -1,201 +1,215 @@
-// grid.cu: products with the grid types. Their blocks of 256 weights are 32 octets, which are an entry (or two) of a codebook with signs,
-// so lane l of a warp opens octet l of one block after the other and multiplies it by dp4a; codebooks lie in shared memory.
-#include "kernels/cuda/common.cuh"
+// grid.cu: products with the grid types (grid_types.cuh), by dp4a.
+//
+// Bound by instructions: what a lane does for an octet must be little. So scales are worked out once, a lane each for a row and several
+// blocks, and handed out by a shuffle; an octet is loaded while its predecessor is multiplied; and no look-up waits for a bank.
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/grid_types.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rows.cuh"
-
-extern "C" {
-#include "formats/blocks.h"
-#include "kernels/cpu/quant_tables.h"
-}
 
 namespace {
 
-// ---- blocks (formats/blocks.h states the formats) ---------------------------------------------------------------------------
+// How a kernel is cut. A warp takes ROWS weight rows times BLOCKS blocks of columns at a time, for N_IN input rows.
+template <int N_IN_, int BLOCKS_, int ROWS_, int WARPS_> struct grid_shape {
+    static constexpr int N_IN = N_IN_, BLOCKS = BLOCKS_, ROWS = ROWS_, WARPS = WARPS_;
+};
+typedef grid_shape<1, 4, 4, 24> one_row;    // one input row, at least BLOCKS blocks a weight row
+typedef grid_shape<1, 1, 4, 24> narrow_row; // fewer
+typedef grid_shape<8, 1, 2, 16> many_rows;
 
-constexpr uint32_t EVERY_BYTE = 0x01010101u;
+// How its work is cut: a block takes n_groups groups of ROWS weight rows, and a warp one of n_parts parts of their columns at a time.
+struct grid_cut {
+    uint32_t n_groups, n_parts;
+};
 
-// Blocks start on any even byte.
-__device__ inline uint32_t half_word(const uint8_t *p) { return *(const uint16_t *)p; }
-__device__ inline uint32_t word(const uint8_t *p) { return half_word(p) | half_word(p + 2) << 16; }
-__device__ inline float half_float(const uint8_t *p) { return __half2float(*(const __half *)p); }
-__device__ inline uint32_t nibble(const uint8_t *bytes, int i) { return bytes[i / 2] >> 4 * (i % 2) & 15; }
-
-// Four magnitudes, all at least 1, with the signs of four bits.
-__device__ inline uint32_t with_signs(uint32_t magnitudes, uint32_t four) {
-    uint32_t ones = (four & 15) * 0x00204081u & EVERY_BYTE;
-    return (magnitudes ^ ones * 0xff) + ones;
+// v[i] summed over the lanes, in lane i * 32 / N and those behind it.
+template <int N> __device__ inline float sums_of_lanes(float (&v)[N]) {
+    int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int n = N / 2, step = WARP / 2; step > 0; n /= 2, step /= 2) {
+        if (n == 0) {
+            v[0] += __shfl_xor_sync(ALL_LANES, v[0], step);
+            continue;
+        }
+        bool upper = lane & step;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float give = upper ? v[i] : v[i + n];
+            v[i] = (upper ? v[i + n] : v[i]) + __shfl_xor_sync(ALL_LANES, give, step);
+        }
+    }
+    return v[0];
 }
-__device__ inline uint2 octet_with_signs(uint2 magnitudes, uint32_t eight) {
-    return make_uint2(with_signs(magnitudes.x, eight), with_signs(magnitudes.y, eight >> 4));
+
+// Bytes of a single input row in shared memory: every group of weight rows reads it again.
+template <class S> __host__ __device__ constexpr uint32_t input_bytes(uint32_t n_cols) {
+    return S::N_IN == 1 ? n_cols + n_cols / 32 * (uint32_t)sizeof(act_meta) : 0;
 }
-// Seven bits and their parity.
-__device__ inline uint32_t even_signs(uint32_t code) { return code | (uint32_t)(__popc(code) & 1) << 7; }
-// 8 g + 1 or 8 g - 1 from entries of 128 + 8 g.
-__device__ inline uint2 shifted(uint2 entry, bool down) {
-    uint32_t step = down ? 0u - EVERY_BYTE : EVERY_BYTE; // no byte is near its ends
-    return make_uint2((entry.x + step) ^ 0x80808080u, (entry.y + step) ^ 0x80808080u);
+__device__ inline const void *fill(uint64_t *shared, const void *global, uint32_t n_bytes) {
+    for (uint32_t i = threadIdx.x; i < n_bytes / 8; i += blockDim.x) shared[i] = ((const uint64_t *)global)[i];
+    return shared;
 }
 
-// A type: `open` gives octet l of a block as int8 and its scale; the codebook has ENTRIES of type `entry`.
-struct iq2_xxs {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ2_XXS;
-    typedef uint2 entry;
-    static constexpr int ENTRIES = 256, BYTES = sizeof(struct atsi_block_iq2_xxs);
-    static const void *table() { return ATSI_IQ2_XXS_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t rest = word(b + 2 + 8 * (l / 4) + 4);
-        scale = half_float(b) * (0.5f + (float)(rest >> 28)) * 0.25f;
-        return octet_with_signs(grid[b[2 + 8 * (l / 4) + l % 4]], even_signs(rest >> 7 * (l % 4) & 127));
+// What a warp reads of a weight row at a time.
+template <class G, int BLOCKS> struct row_piece {
+    static constexpr int PASSES = BLOCKS * G::SCALES > WARP ? BLOCKS *G::SCALES / WARP : 1;
+    typename G::octet octet[BLOCKS];
+    typename G::scale scale[PASSES];
+    // Scale i of a piece: the lane's of a pass.
+    __device__ static int scale_of(int pass, int lane) { return (WARP * pass + lane) % (BLOCKS * G::SCALES); }
+    __device__ void load(const uint8_t *row, int lane) {
+#pragma unroll
+        for (int k = 0; k < BLOCKS; k++) octet[k].load(row + k * G::BYTES, lane);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            int i = scale_of(p, lane);
+            scale[p].load(row + i / G::SCALES * G::BYTES, i % G::SCALES);
+        }
     }
 };
 
-struct iq2_xs {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ2_XS;
-    typedef uint2 entry;
-    static constexpr int ENTRIES = 512, BYTES = sizeof(struct atsi_block_iq2_xs);
-    static const void *table() { return ATSI_IQ2_XS_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t q = half_word(b + 2 + 2 * l);
-        scale = half_float(b) * (0.5f + (float)nibble(b + 66, l / 2)) * 0.25f;
-        return octet_with_signs(grid[q & 511], even_signs(q >> 9));
+// The input rows of a piece: a lane's codes, their sums, and their units; with one row the units of the scales that the lane works out.
+template <class G, class S> struct piece_inputs {
+    typedef row_piece<G, S::BLOCKS> piece;
+    uint2 x[S::BLOCKS][S::N_IN];
+    int sum[S::BLOCKS][S::N_IN];
+    float d[S::N_IN == 1 ? piece::PASSES : S::N_IN];
+    // Rows n_cols codes and n_cols / 32 records apart; those behind n_in repeat the last. Blocks before n_done were multiplied already: they
+    // count as zeros.
+    __device__ void load(const int8_t *codes, const act_meta *records, uint32_t n_cols, uint32_t n_in, uint32_t block,
+                         uint32_t n_done, int lane) {
+#pragma unroll
+        for (int c = 0; c < S::N_IN; c++) {
+            uint32_t row = S::N_IN == 1 ? 0 : min((uint32_t)c, n_in - 1);
+            const int8_t *q = codes + row * n_cols + 256 * block + 8 * lane;
+            const act_meta *meta = records + row * (n_cols / 32) + 8 * block;
+#pragma unroll
+            for (int k = 0; k < S::BLOCKS; k++) {
+                x[k][c] = *(const uint2 *)(q + 256 * k);
+                if (S::BLOCKS > 1 && block + k < n_done) x[k][c] = make_uint2(0, 0);
+                sum[k][c] = 0;
+                if (G::BIASED)
+                    sum[k][c] = __dp4a((int)x[k][c].y, (int)EVERY_BYTE, __dp4a((int)x[k][c].x, (int)EVERY_BYTE, 0));
+            }
+            if (S::N_IN > 1) {
+                d[c] = meta[lane / 4].d;
+            } else {
+#pragma unroll
+                for (int p = 0; p < piece::PASSES; p++) d[p] = meta[piece::scale_of(p, lane) * 8 / G::SCALES].d;
+            }
+        }
     }
 };
 
-struct iq2_s {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ2_S;
-    typedef uint2 entry;
-    static constexpr int ENTRIES = 1024, BYTES = sizeof(struct atsi_block_iq2_s);
-    static const void *table() { return ATSI_IQ2_S_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t top = b[66 + l / 4] >> 2 * (l % 4) & 3;
-        scale = half_float(b) * (0.5f + (float)nibble(b + 74, l / 2)) * 0.25f;
-        return octet_with_signs(grid[b[2 + l] | top << 8], b[34 + l]);
+// acc[c] += the piece's products.
+template <class G, class S>
+__device__ inline void multiply(float *acc, const row_piece<G, S::BLOCKS> &piece, const piece_inputs<G, S> &in,
+                                const typename G::lookup &lookup, int lane) {
+    typedef row_piece<G, S::BLOCKS> row;
+    float scale[row::PASSES];
+#pragma unroll
+    for (int p = 0; p < row::PASSES; p++) {
+        scale[p] = piece.scale[p].value(row::scale_of(p, lane) % G::SCALES);
+        if (S::N_IN == 1) scale[p] *= in.d[p];
     }
-};
-
-struct iq3_xxs {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ3_XXS;
-    typedef uint32_t entry;
-    static constexpr int ENTRIES = 256, BYTES = sizeof(struct atsi_block_iq3_xxs);
-    static const void *table() { return ATSI_IQ3_XXS_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t rest = word(b + 66 + 4 * (l / 4)), two = half_word(b + 2 + 2 * l);
-        scale = half_float(b) * (0.5f + (float)(rest >> 28)) * 0.5f;
-        return octet_with_signs(make_uint2(grid[two & 255], grid[two >> 8]), even_signs(rest >> 7 * (l % 4) & 127));
+#pragma unroll
+    for (int k = 0; k < S::BLOCKS; k++) {
+        constexpr int OF_SCALE = WARP / G::SCALES; // octets
+        int pass = k * G::SCALES / WARP, source = k * G::SCALES % WARP + lane / OF_SCALE;
+        uint32_t word = 0;
+        if constexpr (G::HAS_WORD) word = __shfl_sync(ALL_LANES, piece.scale[pass].word(), source);
+        float unit = __shfl_sync(ALL_LANES, scale[pass], source);
+        uint2 q = G::open(piece.octet[k], word, lookup, lane);
+        int bias = 0;
+        if constexpr (G::BIASED) bias = G::bias(piece.octet[k], word, lane);
+#pragma unroll
+        for (int c = 0; c < S::N_IN; c++) {
+            int start = G::BIASED ? bias * in.sum[k][c] + SUM_ZERO : SUM_ZERO;
+            int sum = __dp4a((int)q.y, (int)in.x[k][c].y, __dp4a((int)q.x, (int)in.x[k][c].x, start));
+            acc[c] = fmaf(sum_value(sum), S::N_IN == 1 ? unit : unit * in.d[c], acc[c]);
+        }
     }
-};
+}
 
-struct iq3_s {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ3_S;
-    typedef uint32_t entry;
-    static constexpr int ENTRIES = 512, BYTES = sizeof(struct atsi_block_iq3_s);
-    static const void *table() { return ATSI_IQ3_S_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t two = half_word(b + 2 + 2 * l), top = b[66 + l / 4] >> 2 * (l % 4);
-        scale = half_float(b) * (float)(1 + 2 * nibble(b + 106, l / 4));
-        uint2 magnitudes = make_uint2(grid[(two & 255) | (top & 1) << 8], grid[two >> 8 | (top & 2) << 7]);
-        return octet_with_signs(magnitudes, b[74 + l]);
-    }
-};
-
-struct iq1_s {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ1_S;
-    typedef uint2 entry;
-    static constexpr int ENTRIES = 2048, BYTES = sizeof(struct atsi_block_iq1_s);
-    static const void *table() { return ATSI_IQ1_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t high = half_word(b + 34 + 2 * (l / 4));
-        scale = half_float(b) * (float)(2 * (high >> 12 & 7) + 1) * 0.125f;
-        return shifted(grid[b[2 + l] | (high >> 3 * (l % 4) & 7) << 8], high >> 15);
-    }
-};
-
-struct iq1_m {
-    static constexpr enum atsi_dtype DTYPE = ATSI_IQ1_M;
-    typedef uint2 entry;
-    static constexpr int ENTRIES = 2048, BYTES = sizeof(struct atsi_block_iq1_m);
-    static const void *table() { return ATSI_IQ1_GRID; }
-    __device__ static uint2 open(const uint8_t *b, int l, const entry *grid, float &scale) {
-        uint32_t high = b[32 + l / 2] >> 4 * (l % 2), low = word(b + 48), top = word(b + 52);
-        uint32_t d = (low >> 12 & 15) | (low >> 28) << 4 | (top >> 12 & 15) << 8 | (top >> 28) << 12;
-        uint32_t scales = half_word(b + 48 + 2 * (l / 8));
-        scale = __half2float(__ushort_as_half((unsigned short)d)) * (float)(2 * (scales >> 3 * (l / 2 % 4) & 7) + 1) *
-                0.125f;
-        return shifted(grid[b[l] | (high & 7) << 8], high & 8);
-    }
-};
-
-static_assert(offsetof(struct atsi_block_iq2_xs, scales) == 66 && offsetof(struct atsi_block_iq2_s, qh) == 66 &&
-                  offsetof(struct atsi_block_iq2_s, scales) == 74 && offsetof(struct atsi_block_iq3_s, qh) == 66 &&
-                  offsetof(struct atsi_block_iq3_s, signs) == 74 && offsetof(struct atsi_block_iq3_s, scales) == 106 &&
-                  offsetof(struct atsi_block_iq1_s, qh) == 34 && offsetof(struct atsi_block_iq1_m, qh) == 32 &&
-                  offsetof(struct atsi_block_iq1_m, scales) == 48,
-              "places within blocks");
-
-// ---- products ---------------------------------------------------------------------------------------------------------------
-
-// A warp computes 2 weight rows at a time, for up to 8 input rows.
-constexpr int GRID_WARPS = 8, GRID_ROWS = 2, GRID_IN = 8;
-
-// Blocks take rows of weights in turn, so that codebooks are read once a block. y: 8 input rows, or a pair (experts).
-template <class G, int N_IN>
-__global__ void __launch_bounds__(GRID_WARPS *WARP) grid_kernel(grid_args a, const typename G::entry *table) {
-    begin_kernel();
-    __shared__ typename G::entry grid[G::ENTRIES];
-    for (int i = threadIdx.x; i < G::ENTRIES; i += GRID_WARPS * WARP) grid[i] = table[i];
-    __syncthreads();
+// x: a share of the weight rows. y: S::N_IN input rows, or a pair (experts). words: G::build's. SHIFT: of grid_table.
+template <class G, class S, int SHIFT>
+__global__ void __launch_bounds__(S::WARPS *WARP, 1)
+    grid_kernel(const __grid_constant__ grid_args a, const uint32_t *words, grid_cut cut) {
+    start_successor();
+    extern __shared__ __align__(16) uint8_t dynamic[];
+    fill_table<G, SHIFT>(dynamic, words);
+    wait_for_predecessor();
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    uint32_t first_in = blockIdx.y * N_IN, n_blocks = a.n_cols / 256;
+    uint32_t first_in = blockIdx.y * S::N_IN;
+    uint32_t n_in = S::N_IN == 1 || a.experts.ids ? 1 : min((uint32_t)S::N_IN, a.n_in - first_in);
+    const uint8_t *weight = a.weight;
+    const float *bias = a.bias;
+    float *out = a.out + (uint64_t)first_in * a.out_stride;
     if (a.experts.ids) {
         int expert = expert_of(a.experts, blockIdx.y);
         if (expert < 0) return;
-        a.weight += (uint64_t)expert * a.expert_bytes;
-        if (a.bias) a.bias += (uint64_t)expert * a.n_out;
-        a.out = out_of_pair(a.experts, blockIdx.y, a.out, a.out_stride, a.n_out);
+        weight += (uint64_t)expert * a.expert_bytes;
+        if (bias) bias += (uint64_t)expert * a.n_out;
+        out = out_of_pair(a.experts, blockIdx.y, a.out, a.out_stride, a.n_out);
         first_in = blockIdx.y / a.experts.in_divisor;
-    } else {
-        a.out += (uint64_t)first_in * a.out_stride;
     }
-    uint32_t n_in = a.experts.ids ? 1 : min((uint32_t)N_IN, a.n_in - first_in);
-    for (uint32_t row = (blockIdx.x * GRID_WARPS + warp) * GRID_ROWS; row < a.n_out;
-         row += gridDim.x * GRID_WARPS * GRID_ROWS) {
-        const uint8_t *weight[GRID_ROWS];
+    const int8_t *codes = a.in.q + (uint64_t)first_in * a.n_cols;
+    const act_meta *records = a.in.meta + (uint64_t)first_in * (a.n_cols / 32);
+    uint8_t *behind_table = dynamic + table_bytes<G, SHIFT>;
+    if constexpr (S::N_IN == 1) {
+        codes = (const int8_t *)fill((uint64_t *)behind_table, codes, a.n_cols);
+        records = (const act_meta *)fill((uint64_t *)behind_table + a.n_cols / 8, records, a.n_cols / 4);
+        behind_table += input_bytes<S>(a.n_cols);
+    }
+    __syncthreads();
+    constexpr int N_SUMS = S::ROWS * S::N_IN;
+    float *partial = (float *)behind_table; // [group][part][row][input]
+    const typename G::lookup lookup({dynamic, SHIFT}, lane);
+    uint32_t n_blocks = a.n_cols / 256, n_pieces = (n_blocks + S::BLOCKS - 1) / S::BLOCKS;
+    uint32_t row_bytes = n_blocks * G::BYTES, first_row = blockIdx.x * cut.n_groups * S::ROWS;
+    uint32_t n_rows = first_row < a.n_out ? min(cut.n_groups * S::ROWS, a.n_out - first_row) : 0;
+    uint32_t n_groups = (n_rows + S::ROWS - 1) / S::ROWS;
+    for (uint32_t i = warp; i < n_groups * cut.n_parts; i += S::WARPS) {
+        uint32_t row = i / cut.n_parts * S::ROWS, part = i % cut.n_parts;
+        uint32_t from = n_pieces * part / cut.n_parts, to = n_pieces * (part + 1) / cut.n_parts;
+        const uint8_t *rows[S::ROWS];
 #pragma unroll
-        for (int r = 0; r < GRID_ROWS; r++)
-            weight[r] = a.weight + (uint64_t)min(row + r, a.n_out - 1) * n_blocks * G::BYTES;
-        float acc[GRID_ROWS][N_IN] = {};
-#pragma unroll 2
-        for (uint32_t b = 0; b < n_blocks; b++) {
-            uint2 x[N_IN];
-            float d[N_IN];
+        for (int r = 0; r < S::ROWS; r++)
+            rows[r] = weight + (uint64_t)(first_row + min(row + r, n_rows - 1)) * row_bytes;
+        // The last piece ends with the row and may repeat blocks.
+        auto first_block = [&](uint32_t p) { return min(p * S::BLOCKS, n_blocks - S::BLOCKS); };
+        float acc[N_SUMS] = {};
+        row_piece<G, S::BLOCKS> next;
+        next.load(rows[0] + first_block(from) * G::BYTES, lane);
+#pragma unroll 1
+        for (uint32_t p = from; p < to; p++) {
+            piece_inputs<G, S> in;
+            uint32_t block = first_block(p), block_after = first_block(min(p + 1, to - 1));
+            in.load(codes, records, a.n_cols, n_in, block, p * S::BLOCKS, lane);
 #pragma unroll
-            for (int c = 0; c < N_IN; c++) {
-                uint64_t in = first_in + min((uint32_t)c, n_in - 1);
-                x[c] = *(const uint2 *)(a.in.q + in * a.n_cols + 256 * b + 8 * lane);
-                d[c] = a.in.meta[in * (a.n_cols / 32) + 8 * b + lane / 4].d;
-            }
-#pragma unroll
-            for (int r = 0; r < GRID_ROWS; r++) {
-                float scale;
-                uint2 q = G::open(weight[r] + (uint64_t)b * G::BYTES, lane, grid, scale);
-#pragma unroll
-                for (int c = 0; c < N_IN; c++) {
-                    int sum = __dp4a((int)q.y, (int)x[c].y, __dp4a((int)q.x, (int)x[c].x, 0));
-                    acc[r][c] = fmaf((float)sum, scale * d[c], acc[r][c]);
-                }
+            for (int r = 0; r < S::ROWS; r++) {
+                row_piece<G, S::BLOCKS> piece = next;
+                if (r + 1 < S::ROWS)
+                    next.load(rows[r + 1] + block * G::BYTES, lane);
+                else
+                    next.load(rows[0] + block_after * G::BYTES, lane);
+                multiply<G, S>(acc + r * S::N_IN, piece, in, lookup, lane);
             }
         }
-#pragma unroll
-        for (int r = 0; r < GRID_ROWS; r++)
-#pragma unroll
-            for (int c = 0; c < N_IN; c++) {
-                float sum = lanes_sum(acc[r][c]);
-                if (lane != 0 || row + r >= a.n_out || c >= (int)n_in) continue;
-                if (a.bias) sum += a.bias[row + r];
-                float *y = a.out + (uint64_t)c * a.out_stride + row + r;
-                *y = a.add ? *y + sum : sum;
-            }
+        float sum = sums_of_lanes(acc);
+        if (lane % (WARP / N_SUMS) == 0) partial[i * N_SUMS + lane / (WARP / N_SUMS)] = sum;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n_rows * S::N_IN; i += S::WARPS * WARP) {
+        uint32_t row = i / S::N_IN, c = i % S::N_IN;
+        if (c >= n_in) continue;
+        const float *parts = partial + row / S::ROWS * cut.n_parts * N_SUMS + row % S::ROWS * S::N_IN + c;
+        float sum = 0.0f;
+        for (uint32_t part = 0; part < cut.n_parts; part++) sum += parts[part * N_SUMS];
+        row += first_row;
+        if (bias) sum += bias[row];
+        float *y = out + (uint64_t)c * a.out_stride + row;
+        *y = a.add ? *y + sum : sum;
     }
 }
 
@@ -203,45 +217,109 @@ __global__ void __launch_bounds__(GRID_WARPS *WARP) grid_kernel(grid_args a, con
 
 struct grid_type {
     enum atsi_dtype dtype;
-    const void *table;
-    uint32_t table_bytes;
-    void (*product)(const struct grid_args *a, const uint8_t *table, struct launch_stream stream);
-    cudaError_t (*prepare)(void);
+    uint32_t n_words;
+    void (*build)(uint32_t *words);
+    void (*product)(const struct grid_args *a, const uint32_t *words, struct launch_stream stream);
+    cudaError_t (*prepare)(int max_shared_bytes);
 };
 
-template <class G, int N_IN> void run(const struct grid_args *a, const uint8_t *table, struct launch_stream stream) {
-    constexpr uint32_t BLOCKS_RESIDENT = 4; // of a multiprocessor
-    uint32_t n_blocks = ceil_div(a->n_out, GRID_WARPS * GRID_ROWS),
-             n_resident = BLOCKS_RESIDENT * (uint32_t)a->n_multiprocessors, n_y = ceil_div(a->n_in, N_IN);
-    dim3 grid(n_blocks < n_resident ? n_blocks : n_resident, n_y);
-    launch_overlapping(grid_kernel<G, N_IN>, grid, GRID_WARPS * WARP, 0, stream, *a, (const typename G::entry *)table);
+template <class S> uint32_t partial_bytes(const grid_cut &cut) {
+    return cut.n_groups * cut.n_parts * S::ROWS * S::N_IN * (uint32_t)sizeof(float);
 }
 
-template <class G> void product(const struct grid_args *a, const uint8_t *table, struct launch_stream stream) {
-    if (a->experts.ids || a->n_in == 1)
-        run<G, 1>(a, table, stream);
+constexpr uint32_t PARTIAL_BYTES_MAX = 16384;
+
+// The parts of a row with which the warps of a block are done first: every part costs about half a piece more for its sum over lanes.
+template <class S> uint32_t choose_parts(uint32_t n_groups, uint32_t n_pieces) {
+    uint32_t best = 1, best_cost = UINT32_MAX;
+    for (uint32_t n = 1; n <= n_pieces && n <= S::WARPS; n++) {
+        uint32_t cost = ceil_div(n_groups * n, S::WARPS) * (2 * ceil_div(n_pieces, n) + 1);
+        if (partial_bytes<S>({n_groups, n}) <= PARTIAL_BYTES_MAX && cost < best_cost) {
+            best = n;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+template <class G, class S, int SHIFT> uint32_t shared_bytes(const struct grid_args *a, const grid_cut &cut) {
+    return table_bytes<G, SHIFT> + input_bytes<S>(a->n_cols) + partial_bytes<S>(cut);
+}
+
+// y of the launch grid.
+template <class S> uint32_t n_input_blocks(const struct grid_args *a) {
+    return a->experts.ids ? a->n_in : ceil_div(a->n_in, S::N_IN);
+}
+
+template <class S> grid_cut cut_of(const struct grid_args *a) {
+    constexpr uint32_t GROUPS_MAX = PARTIAL_BYTES_MAX / (S::ROWS * S::N_IN * sizeof(float)); // of a block
+    uint32_t n_all = ceil_div(a->n_out, S::ROWS), n_x = (uint32_t)a->n_multiprocessors / n_input_blocks<S>(a);
+    if (n_x == 0) n_x = 1;
+    grid_cut cut;
+    cut.n_groups = ceil_div(n_all, n_x * ceil_div(ceil_div(n_all, n_x), GROUPS_MAX));
+    cut.n_parts = choose_parts<S>(cut.n_groups, ceil_div(a->n_cols / 256, S::BLOCKS));
+    return cut;
+}
+
+template <class G, class S, int SHIFT>
+void launch(const struct grid_args *a, const uint32_t *words, const grid_cut &cut, struct launch_stream stream) {
+    dim3 grid(ceil_div(a->n_out, cut.n_groups * S::ROWS), n_input_blocks<S>(a));
+    launch_overlapping(grid_kernel<G, S, SHIFT>, grid, S::WARPS * WARP, shared_bytes<G, S, SHIFT>(a, cut), stream, *a,
+                       words, cut);
+}
+
+// False where the card's shared memory is too small for the input row.
+template <class G, class S> bool run(const struct grid_args *a, const uint32_t *words, struct launch_stream stream) {
+    constexpr int MANY = G::SHIFT_MAX;
+    grid_cut cut = cut_of<S>(a);
+    uint64_t weight_bytes = (uint64_t)cut.n_groups * S::ROWS * (a->n_cols / 256) * G::BYTES; // of a block
+    uint32_t room = (uint32_t)a->max_shared_bytes;
+    // Copies of the codebook must be worth the time that they take.
+    if (shared_bytes<G, S, MANY>(a, cut) <= room && table_bytes<G, MANY> <= 2 * weight_bytes)
+        launch<G, S, MANY>(a, words, cut, stream);
+    else if (shared_bytes<G, S, FEW>(a, cut) <= room)
+        launch<G, S, FEW>(a, words, cut, stream);
     else
-        run<G, GRID_IN>(a, table, stream);
+        return false;
+    return true;
 }
 
-template <class G> cudaError_t load(void) {
-    static const void *const KERNELS[] = {(const void *)grid_kernel<G, 1>, (const void *)grid_kernel<G, GRID_IN>};
-    return load_kernels(KERNELS);
+template <class G> void product(const struct grid_args *a, const uint32_t *words, struct launch_stream stream) {
+    // What many_rows needs fits every card.
+    static_assert(table_bytes<G, FEW> + PARTIAL_BYTES_MAX <= 65536, "compute capability 7.5");
+    bool done = false;
+    if (a->experts.ids || a->n_in == 1)
+        done = a->n_cols / 256 < one_row::BLOCKS ? run<G, narrow_row>(a, words, stream)
+                                                 : run<G, one_row>(a, words, stream);
+    if (!done) run<G, many_rows>(a, words, stream);
 }
 
-template <class G> constexpr uint32_t table_bytes = G::ENTRIES * sizeof(typename G::entry);
-template <class G> struct grid_type type_of(void) {
-    return {G::DTYPE, G::table(), table_bytes<G>, product<G>, load<G>};
+template <class G> cudaError_t load(int max_shared_bytes) {
+    static const void *const KERNELS[] = {
+        (const void *)grid_kernel<G, one_row, G::SHIFT_MAX>,    (const void *)grid_kernel<G, one_row, FEW>,
+        (const void *)grid_kernel<G, narrow_row, G::SHIFT_MAX>, (const void *)grid_kernel<G, narrow_row, FEW>,
+        (const void *)grid_kernel<G, many_rows, G::SHIFT_MAX>,  (const void *)grid_kernel<G, many_rows, FEW>};
+    cudaError_t status = load_kernels(KERNELS);
+    for (const void *kernel : KERNELS)
+        if (status == cudaSuccess)
+            status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, max_shared_bytes);
+    return status;
 }
+
+template <class G> constexpr uint32_t n_words = G::ENTRIES + G::SIGNS *G::SIGN_WORDS;
+template <class G> struct grid_type type_of(void) { return {G::DTYPE, n_words<G>, G::build, product<G>, load<G>}; }
 
 // In the order in which their codebooks stand in device memory.
 struct grid_types {
     enum {
-        N = 7
+        N = 7,
+        WORDS_MAX = 2048
     };
     struct grid_type type[N] = {type_of<iq2_xxs>(), type_of<iq2_xs>(), type_of<iq2_s>(), type_of<iq3_xxs>(),
                                 type_of<iq3_s>(),   type_of<iq1_s>(),  type_of<iq1_m>()};
 };
+static_assert(n_words<iq2_s> <= grid_types::WORDS_MAX && n_words<iq1> <= grid_types::WORDS_MAX,
+              "the largest codebooks");
 
 } // namespace
 
@@ -252,26 +330,33 @@ bool grid_supported(enum atsi_dtype dtype) {
     return false;
 }
 
-void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream) {
+const uint32_t *grid_codebook(enum atsi_dtype dtype, const uint8_t *tables) {
     const grid_types types;
-    const uint8_t *table = a->tables;
+    const uint32_t *words = (const uint32_t *)tables;
     for (const struct grid_type &t : types.type) {
-        if (t.dtype == dtype) t.product(a, table, stream);
-        table += t.table_bytes;
+        if (t.dtype == dtype) break;
+        words += t.n_words;
     }
+    return words;
 }
 
-cudaError_t grid_prepare(enum atsi_dtype dtype) {
+void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream) {
     const grid_types types;
     for (const struct grid_type &t : types.type)
-        if (t.dtype == dtype) return t.prepare();
+        if (t.dtype == dtype) t.product(a, grid_codebook(dtype, a->tables), stream);
+}
+
+cudaError_t grid_prepare(enum atsi_dtype dtype, int max_shared_bytes) {
+    const grid_types types;
+    for (const struct grid_type &t : types.type)
+        if (t.dtype == dtype) return t.prepare(max_shared_bytes);
     return cudaSuccess;
 }
 
 uint64_t grid_tables_bytes(void) {
     const grid_types types;
     uint64_t bytes = 0;
-    for (const struct grid_type &t : types.type) bytes += t.table_bytes;
+    for (const struct grid_type &t : types.type) bytes += t.n_words * sizeof(uint32_t);
     return bytes;
 }
 
@@ -279,8 +364,10 @@ cudaError_t grid_tables_upload(uint8_t *dev) {
     const grid_types types;
     cudaError_t status = cudaSuccess;
     for (const struct grid_type &t : types.type) {
-        if (status == cudaSuccess) status = cudaMemcpy(dev, t.table, t.table_bytes, cudaMemcpyHostToDevice);
-        dev += t.table_bytes;
+        uint32_t words[grid_types::WORDS_MAX];
+        t.build(words);
+        if (status == cudaSuccess) status = cudaMemcpy(dev, words, t.n_words * sizeof *words, cudaMemcpyHostToDevice);
+        dev += t.n_words * sizeof *words;
     }
     return status;
 }

@@ -14,16 +14,18 @@ struct grid_args {
     uint32_t n_out, n_cols, n_in, out_stride;
     bool add;
     struct expert_args experts;
-    const uint8_t *tables; // of the device, as grid_tables_upload left them
-    int n_multiprocessors;
+    const uint8_t *tables;                   // of the device, as grid_tables_upload left them
+    int n_multiprocessors, max_shared_bytes; // of the card
 };
 
 bool grid_supported(enum atsi_dtype dtype);
 void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream);
-cudaError_t grid_prepare(enum atsi_dtype dtype);
+cudaError_t grid_prepare(enum atsi_dtype dtype, int max_shared_bytes);
 
 // The codebooks of all types in device memory.
 uint64_t grid_tables_bytes(void);
 cudaError_t grid_tables_upload(uint8_t *dev);
+// The type's among them.
+const uint32_t *grid_codebook(enum atsi_dtype dtype, const uint8_t *tables);
 
 #endif

@@ -1,6 +1,7 @@
 // matmul.cu: products with dense and expert weights: inputs are quantised once and shared, then the weight's type decides.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/grid_matrix.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/tiled.h"
 #include "kernels/cuda/waiting.h"
@@ -158,11 +159,9 @@ struct tiled_part part_of_product(const struct product *p) {
     return part;
 }
 
-// Products of few rows wait for others that read the same.
-enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type,
-                           struct atsi_error *err) {
+struct tiled_args tiled_args_of(const struct launch_ctx *x, const struct product *p, struct acts in) {
     struct tiled_args a = {};
-    ATSI_TRY(quantised(x, &p->call->in[0], &a.in, err));
+    a.in = in;
     a.parts[0] = part_of_product(p);
     a.n_parts = 1;
     a.n_cols = p->n_cols;
@@ -171,6 +170,15 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     a.n_multiprocessors = x->device->n_multiprocessors;
     a.max_shared_bytes = x->device->max_shared_bytes;
     a.capability = x->device->capability;
+    return a;
+}
+
+// Products of few rows wait for others that read the same.
+enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type,
+                           struct atsi_error *err) {
+    struct acts in;
+    ATSI_TRY(quantised(x, &p->call->in[0], &in, err));
+    struct tiled_args a = tiled_args_of(x, p, in);
     if (p->as_vectors) {
         x->waiting->type = type;
         x->waiting->products = a;
@@ -198,8 +206,14 @@ bool reads_codes(const struct atsi_tensor *t) { return t->layout == ATSI_LAYOUT_
 enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype,
                           struct atsi_error *err) {
     const struct atsi_op_call *call = p->call;
+    const uint8_t *tables = x->device->scratch.base + x->device->scratch.grids_offset;
     struct grid_args a = {};
     ATSI_TRY(quantised(x, &call->in[0], &a.in, err));
+    if (!p->as_vectors) {
+        struct tiled_args many = tiled_args_of(x, p, a.in);
+        many.codebook = grid_codebook(dtype, tables);
+        if (grid_matrix(dtype, &many, x->stream)) return ATSI_OK;
+    }
     a.weight = (const uint8_t *)call->tensor[0].data;
     a.expert_bytes = p->expert_bytes;
     a.bias = (const float *)call->tensor[1].data;
@@ -210,10 +224,16 @@ enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum at
     a.out_stride = call->out[0].stride;
     a.add = call->op->add;
     a.experts = p->experts;
-    a.tables = x->device->scratch.base + x->device->scratch.grids_offset;
+    a.tables = tables;
     a.n_multiprocessors = x->device->n_multiprocessors;
+    a.max_shared_bytes = x->device->max_shared_bytes;
     grid_product(dtype, &a, x->stream);
     return ATSI_OK;
+}
+
+cudaError_t prepare_grid(const struct cuda_device *d, enum atsi_dtype dtype) {
+    cudaError_t status = grid_prepare(dtype, d->max_shared_bytes);
+    return status == cudaSuccess ? grid_matrix_prepare(dtype, d->max_shared_bytes) : status;
 }
 
 void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype) {
@@ -262,7 +282,7 @@ cudaError_t load_matmul(const struct cuda_device *d, const struct atsi_program *
         if (type)
             status = type->prepare(d->max_shared_bytes);
         else if (is_grid(t))
-            status = grid_prepare(t->dtype);
+            status = prepare_grid(d, t->dtype);
         else if (plain_supported(t->dtype))
             status = plain_prepare(t->dtype);
         if (status == cudaSuccess && (t->dtype == ATSI_F16 || t->dtype == ATSI_BF16)) status = half_matrix_prepare();

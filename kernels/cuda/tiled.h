@@ -24,6 +24,7 @@ struct tiled_args {
     uint32_t n_cols, n_in;
     struct expert_args experts;
     const int32_t *row_ids;                              // embed only: [n_in]
+    const uint32_t *codebook;                            // grid types only
     int n_multiprocessors, max_shared_bytes, capability; // of the card
 };
 

@@ -30,12 +30,13 @@ template <class W, int COLS> struct matrix_shared {
     column<W> columns[CHUNK_SPANS][COLS];
     matrix_stage<W, COLS> stages[1];
 };
-template <class W, int COLS> static inline size_t matrix_shared_bytes(int n_stages) {
-    return sizeof(matrix_shared<W, COLS>) + (size_t)(n_stages - 1) * sizeof(matrix_stage<W, COLS>);
+template <class W, int COLS> constexpr size_t matrix_shared_bytes(int n_stages) {
+    return sizeof(matrix_shared<W, COLS>) + (size_t)(n_stages - 1) * sizeof(matrix_stage<W, COLS>) + W::CODEBOOK_BYTES;
 }
 // With n_stages a block fits the card's limit for dynamic and static shared memory together.
 template <class W, int COLS> static inline bool matrix_fits(int n_stages, int max_shared_bytes) {
-    static_assert(sizeof(matrix_shared<W, MATRIX_COLS>) + sizeof(block_rows<MATRIX_COLS>) <= 65536, "fits every card");
+    static_assert(W::UNPACKED || matrix_shared_bytes<W, MATRIX_COLS>(1) + sizeof(block_rows<MATRIX_COLS>) <= 65536,
+                  "fits every card");
     return matrix_shared_bytes<W, COLS>(n_stages) + sizeof(block_rows<COLS>) <= (size_t)max_shared_bytes;
 }
 
@@ -50,7 +51,7 @@ template <class W, int COLS> struct chunk_copies {
                             uint32_t last_tile) {
         uint32_t row_spans = a.n_cols / 32, tile_units = row_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
 #pragma unroll
-        for (int i = 0; i < N_WEIGHT; i++) {
+        for (int i = 0; i < (W::UNPACKED ? 0 : N_WEIGHT); i++) {
             uint32_t u = threadIdx.x + i * THREADS;
             weight[i] = min(first_tile + u / UNITS, last_tile) * tile_units + u % UNITS;
         }
@@ -66,7 +67,7 @@ template <class W, int COLS> struct chunk_copies {
         }
     }
 
-    // Starts copying columns [first_span, first_span + n_spans) of weights and inputs.
+    // Starts copying columns [first_span, first_span + n_spans) of weights (unless they are unpacked) and inputs.
     __device__ void start(matrix_stage<W, COLS> &to, const uint8_t *weights, const acts &inputs, uint32_t first_span,
                           uint32_t n_spans) const {
         uint32_t n_units = n_spans / W::BLOCK_SPANS * (W::TILE_BYTES / 16);
@@ -74,7 +75,7 @@ template <class W, int COLS> struct chunk_copies {
         const uint4 *in_from = (const uint4 *)(inputs.q + 32 * first_span);
         const act_meta *meta_from = inputs.meta + first_span;
 #pragma unroll
-        for (int i = 0; i < N_WEIGHT; i++) { // stages hold tiles without gaps
+        for (int i = 0; i < (W::UNPACKED ? 0 : N_WEIGHT); i++) { // stages hold tiles without gaps
             uint32_t u = threadIdx.x + i * THREADS;
             bool there = (i + 1) * THREADS <= MATRIX_TILES * UNITS || u < MATRIX_TILES * UNITS;
             if (there && u % UNITS < n_units) copy16_async(&to.weight[0][0] + 16 * u, weight_from + weight[i]);
@@ -268,6 +269,7 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     matrix_shared<W, COLS> &sh = *(matrix_shared<W, COLS> *)dynamic;
     __shared__ block_rows<COLS> rows;
     tiled_part part = a.parts[0];
+    if constexpr (W::UNPACKED) W::fill_codebook(&sh.stages[n_stages], a.codebook);
     if (!choose_rows(rows, a.experts, a.n_in, part.out, part.out_stride, part.n_out)) return;
     move_to_expert(part, rows.expert);
     constexpr int COL_WARPS = COLS / WARP_COLS;
@@ -279,6 +281,10 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     chunk_copies<W, COLS> copies(a, rows, first_tile, last_tile);
     auto load = [&](int to, uint32_t first) {
         copies.start(sh.stages[to], part.weight, a.in, first, min((uint32_t)CHUNK_SPANS, n_spans - first));
+        if constexpr (W::UNPACKED)
+            W::template unpack<matrix_threads<COLS> / WARP>(sh.stages[to].weight, part.weight,
+                                                            first_tile * ATSI_TILE_ROWS, part.n_out, a.n_cols,
+                                                            first / CHUNK_SPANS, &sh.stages[n_stages]);
     };
     load(0, 0);
     for (uint32_t first = 0; first < n_spans; first += CHUNK_SPANS) {

@@ -38,6 +38,9 @@ struct plain_codes {
     static constexpr bool UNSIGNED = false, HALVES = false;
     struct no_table {};
     __device__ static no_table table(uint32_t) { return {}; }
+    // Of types that do not stand in TILE16 (grid_matrix.cuh).
+    static constexpr bool UNPACKED = false;
+    static constexpr int CODEBOOK_BYTES = 0;
 };
 
 // 64 bytes: one word of each of 16 rows.

@@ -74,6 +74,9 @@ static void bench_mapped(struct bench *b) {
     time_matmul(b, ATSI_Q8_0, 5120, 17408, 1);
     time_matmul(b, ATSI_MXFP4, 5120, 17408, 1);
     time_matmul(b, ATSI_F16, 5120, 17408, 1);
+    time_matmul(b, ATSI_Q3_K, 5120, 17408, 1);
+    time_matmul(b, ATSI_IQ3_S, 5120, 17408, 1);
+    time_matmul(b, ATSI_IQ2_XXS, 5120, 17408, 1);
     time_experts(b, ATSI_Q4_K, 2048, 768, 128, 8, 1);
     b->pool = pool;
     b->pool_bytes = pool_bytes;
@@ -117,8 +120,9 @@ static void bench_vectors(struct bench *b) {
         time_matmul(b, TYPES[i], 5120, 5120, 1);
         time_matmul(b, TYPES[i], 5120, 1024, 1);
         time_matmul(b, TYPES[i], 2048, 4096, 1);
-        time_matmul(b, TYPES[i], 2880, 4096, 1);
     }
+    time_matmul(b, ATSI_Q8_0, 2880, 4096, 1);
+    time_matmul(b, ATSI_MXFP4, 2880, 4096, 1);
     for (int i = 0; i < N_TYPES; i++) time_matmul(b, TYPES[i], 5120, 17408, 8);
 }
 
@@ -137,7 +141,10 @@ static void bench_grids(struct bench *b) {
                                             ATSI_IQ2_XXS, ATSI_IQ1_S,   ATSI_IQ1_M};
     for (int i = 0; i < 7; i++) {
         time_matmul(b, GRIDS[i], 5120, 17408, 1);
+        time_matmul(b, GRIDS[i], 17408, 5120, 1);
         time_matmul(b, GRIDS[i], 5120, 151936, 1);
+        time_experts(b, GRIDS[i], 2048, 768, 128, 8, 1);
+        time_experts(b, GRIDS[i], 768, 2048, 128, 8, 1);
         time_matmul(b, GRIDS[i], 5120, 17408, 512);
     }
 }
