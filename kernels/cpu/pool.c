@@ -32,6 +32,8 @@ struct patience {
 static const struct patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 ns
 static const struct patience IDLE = {4000, 3000};
 static const struct patience UNBOUND = {0, 0};
+// A yield that took this long has given the core to somebody else for a time slice. Who sleeps gets it back sooner when woken.
+static const double CROWDED_US = 200;
 
 // A worker that lost its core in the middle of an item has made all others wait for a time slice of somebody else's, and would do so
 // again and again: it stands back for a while, longer each time that it happens soon after.
@@ -101,9 +103,12 @@ static bool gate_wait(struct gate *gate, uint32_t old, const struct patience *pa
         if (has_moved(gate, old)) return true;
         cpu_pause();
     }
-    for (double start_us = atsi_clock_us(); atsi_clock_us() - start_us <= patience->yield_us;) {
+    double start_us = atsi_clock_us(), before_us = start_us, now_us = start_us;
+    while (now_us - start_us <= patience->yield_us && now_us - before_us <= CROWDED_US) {
         if (has_moved(gate, old)) return false;
         sched_yield();
+        before_us = now_us;
+        now_us = atsi_clock_us();
     }
     // The sleeper counts itself before the kernel compares the value; the opener moves the value before it reads the count:
     // in every order of the two, one sees the other.
