@@ -35,7 +35,7 @@ show_decisions() {
 once() { # RUN POLICY OPTIONS...
     time_is_left "$1 $2" || return 1
     say "run $1, $2: ${*:3}"
-    timeout -k 5 $((4 * seconds + ${START_SECONDS:-30})) python3 "$here/timeline.py" "$csv" "$1" "$2" "$phases" "$B/tools/load" "$B/atsi-run" \
+    timeout -k 5 $((4 * (${seconds%.*} + 1) + ${START_SECONDS:-30})) python3 "$here/timeline.py" "$csv" "$1" "$2" "$phases" "$B/tools/load" "$B/atsi-run" \
         "$WORK/m.atsp" --device "$DEVICE" --temp 0 --ignore-eos --print-ids --stats --tokens-in "$WORK/prompt" -n 4000 \
         --decisions "$out/decisions.$2.$1.csv" "${@:3}" 2>"$WORK/log"
     local status=$?
@@ -47,7 +47,9 @@ for ((run = 0; run < ${RUNS:-2}; run++)); do
     once "$run" load-aware || break
 done
 python3 "$here/plot_timeline.py" "$csv" "$out/under_load.svg" static load-aware
+status=$?
 for decisions in "$out"/decisions.*.csv; do
     echo "${decisions##*/}"
     show_decisions "$decisions"
 done
+exit $status
