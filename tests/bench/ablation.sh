@@ -6,7 +6,7 @@
 #   tests/bench/ablation.sh [SHAPE...]     default: qwen3-14b qwen3-30b-a3b gpt-oss-20b; VRAM=6G PROMPT=1024 TOKENS=128 RUNS=1 CHUNK=512
 # Per step: rates (medians of RUNS, steps alternate), gain over the step before, predicted time a token and what share of it
 # was measured, time over the floor, the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
-# STEPS="base +2P": only these. Settings that all scripts here share: tests/bench/common.sh.
+# STEPS="base +2P": only these. PREPARE=1: only models and plans are made, and kept; KEEP=1: plans that are there are used and kept. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
 . "$(dirname "$0")/common.sh"
 n_prompt=${PROMPT:-1024} n_tokens=${TOKENS:-128} ctx=${CTX:-4096} chunk=${CHUNK:-512}
@@ -34,27 +34,34 @@ recorded() {
     line=$(grep -E '^link .*GB/s' "$1") && sed -E 's/.*, ([0-9.]+) GB\/s; GPU busy ([0-9.]+) %.*/\2 \1/' <<<"$line" || echo "- -"
 }
 
+keep=${KEEP:-${PREPARE:-}}
+plan_file() { echo "$WORK/$1.$(plan_of "$2").atsp"; } # SHAPE STEP
+
 # The plan of a step, made when it is first asked for; those that no later run needs are deleted to make room.
 make_plan() { # SHAPE STEP
-    local name old
-    name=$(plan_of "$2")
+    local file old
+    file=$(plan_file "$1" "$2")
     for old in "$WORK"/*.atsp; do
-        if [ "${RUNS:-1}" -eq 1 ] && [ "$old" != "$WORK/$name.atsp" ]; then rm -f "$old"; fi
+        if [ -z "$keep" ] && [ "${RUNS:-1}" -eq 1 ] && [ "$old" != "$file" ]; then rm -f "$old"; fi
     done
-    [ -e "$WORK/$name.atsp" ] || plan "$WORK/$1.gguf" "$WORK/$name.atsp" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" --placement "$name"
+    [ -s "$file" ] && return
+    # shellcheck disable=SC2086
+    [ -s "$WORK/$1.gguf" ] || model "$1" ${MODEL_OPTIONS:-} || return 1
+    plan "$WORK/$1.gguf" "$file" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" --placement "$(plan_of "$2")"
 }
 
-# once STEP ROUND: a run; figures are added to $WORK/STEP.*
+# once SHAPE STEP ROUND: a run; figures are added to $WORK/STEP.*
 once() {
-    local step=$1 log=$WORK/$1.$2.log
+    local step=$2 log=$WORK/$2.$3.log plan
+    plan=$(plan_file "$1" "$step")
     watch_card "$WORK/card"
     # shellcheck disable=SC2046
-    generate "$WORK/$(plan_of "$step").atsp" "$log" --tokens-in "$WORK/prompt" -n "$n_tokens" $(switches "$step") || { card_over "$WORK/card" 1 >/dev/null; return 1; }
+    generate "$plan" "$log" --tokens-in "$WORK/prompt" -n "$n_tokens" $(switches "$step") || { card_over "$WORK/card" 1 >/dev/null; return 1; }
     card_over "$WORK/card" "$(sed -n 's/^decode *\([0-9.]*\) s.*/\1/p' "$log")" >"$WORK/$step.card"
     recorded "$log" >>"$WORK/$step.card"
     rate prefill "$log" >>"$WORK/$step.prefill"
     rate decode "$log" >>"$WORK/$step.decode"
-    predicted_ms "$log" "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")" >>"$WORK/$step.predicted"
+    predicted_ms "$log" "$plan" "$(moves_nothing "$step")" >>"$WORK/$step.predicted"
     grep -E '^(rounds|link|tried|decided|speeds|a token)' "$log" >"$WORK/$step.said"
 }
 
@@ -66,11 +73,11 @@ report() { # SHAPE
         prefill=$(median $(cat "$WORK/$step.prefill")) decode=$(median $(cat "$WORK/$step.decode"))
         # shellcheck disable=SC2046
         predicted=$(median $(cat "$WORK/$step.predicted"))
-        read -r _ _ floor_ms < <(floor "$WORK/$(plan_of "$step").atsp" "$1" $((n_prompt + n_tokens / 2)) "$ctx")
+        read -r _ _ floor_ms < <(floor "$(plan_file "$1" "$step")" "$1" $((n_prompt + n_tokens / 2)) "$ctx")
         { read -r busy link; read -r busy_recorded link_recorded; } <"$WORK/$step.card"
         ms=$(awk -v d="$decode" 'BEGIN { printf "%.2f", 1000 / d }')
         printf '%-14s %-5s prefill %8.1f (planned %s)  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %% (driver %s), link %s GB/s (driver %s)\n' \
-            "$1" "$step" "$prefill" "$(planned_prefill "$WORK/$(plan_of "$step").atsp" "$(moves_nothing "$step")")" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
+            "$1" "$step" "$prefill" "$(planned_prefill "$(plan_file "$1" "$step")" "$(moves_nothing "$step")")" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
             "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy_recorded" "$busy" "$link_recorded" "$link"
         before=$decode
     done
@@ -80,14 +87,18 @@ report() { # SHAPE
 heading
 for shape; do
     time_is_left "$shape" || break
-    # shellcheck disable=SC2086
-    model "$shape" ${MODEL_OPTIONS:-} || exit 1
+    if [ -n "${PREPARE:-}" ]; then
+        for step in "${steps[@]}"; do make_plan "$shape" "$step" || exit 1; done
+        rm -f "$WORK/$shape.gguf"
+        continue
+    fi
     ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
     rm -f "$WORK"/*.{prefill,decode,predicted,card,said}
     for ((run = 0; run < ${RUNS:-1}; run++)); do
-        for step in "${steps[@]}"; do time_is_left "$shape $step" && make_plan "$shape" "$step" && once "$step" "$run"; done
+        for step in "${steps[@]}"; do time_is_left "$shape $step" && make_plan "$shape" "$step" && once "$shape" "$step" "$run"; done
     done
-    say "$shape: $(planned_mib "$WORK/tensor.atsp" resident) MiB resident, $(planned_mib "$WORK/tensor.atsp" temporary) temporary"
+    plan=$(plan_file "$shape" +2P)
+    say "$shape: $(planned_mib "$plan" resident) MiB resident, $(planned_mib "$plan" temporary) temporary"
     report "$shape"
-    rm -f "$WORK"/*.atsp "$WORK"/*.gguf
+    [ -n "$keep" ] || rm -f "$WORK/$shape".*
 done

@@ -9,7 +9,7 @@ DEVICE=${DEVICE:-cuda}
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")") # the folder of these scripts
 WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/atsi-bench.XXXXXX")}
 mkdir -p "$WORK"
-trap 'rm -rf "$WORK"' EXIT
+trap '[ -n "${KEEP:-${PREPARE:-}}" ] || rm -rf "$WORK"' EXIT # what one call has prepared serves the next
 
 say() { printf '== +%d s  %s\n' $SECONDS "$*"; }
 time_is_left() { [ $SECONDS -lt "${SECONDS_LEFT:-100000}" ] || { say "no time left: $*"; return 1; }; }
