@@ -310,8 +310,9 @@ static bool is_steady(struct atsi_tuner *t, const struct atsi_scales *now) {
 
 // Whether a change has lasted long enough to be decided for.
 static bool is_certain(const struct atsi_tuner *t, uint32_t n, bool steady) {
-    if (is_noisy(t) && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
-    return t->n_deviating >= n && (steady || t->n_deviating >= ATSI_TUNER_PATIENCE);
+    bool noisy_rounds = is_noisy(t); // whose speeds are never steady; but then n is larger
+    if (noisy_rounds && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
+    return t->n_deviating >= n && (steady || noisy_rounds || t->n_deviating >= ATSI_TUNER_PATIENCE);
 }
 
 // What is worth a trial although nothing has changed. True when it is asked for.
