@@ -55,7 +55,7 @@ LIBS_PLANNER = $(call lib,glpk) $(if $(filter 1,$(STATIC)),-l:libgmp.a -l:libamd
 ARCH  := $(shell uname -m)
 X86    = $(filter x86_64,$(ARCH))
 glob   = $(wildcard $(addsuffix /*.c,$(1)))
-simd   = %_avx2.c %_avx512.c %_avx512vbmi.c %_avxvnni.c
+simd   = %_avx2.c %_avx512.c %_avx512vbmi.c %_avx512amx.c %_avxvnni.c
 portable = $(if $(X86),$(1),$(filter-out $(simd),$(1)))
 
 SRC_FORMATS  := $(call glob,formats formats/*)
@@ -90,6 +90,7 @@ $(B)/obj/%_avx2.c.o:    ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2
 $(B)/obj/%_avxvnni.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavxvnni
 $(B)/obj/%_avx512.c.o:  ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 $(B)/obj/%_avx512vbmi.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
+$(B)/obj/%_avx512amx.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8
 $(B)/obj/kernels/cpu/%: OPT := -O3 -g
 $(B)/obj/formats/plan_codec.c.o: OPT := -O3 -g
 

@@ -68,11 +68,16 @@ typedef void atsi_matmul_fn(const struct atsi_matmul_args *args, uint32_t tile_b
 // Quantises one row of n_cols (a multiple of 32) values.
 typedef void atsi_act_quantise_fn(const float *in, uint32_t n_cols, struct atsi_act_block *out);
 
+enum {
+    ATSI_MANY_TOKENS = 16
+};
 // The kernels of one instruction set, chosen once.
 struct atsi_matmul_kernels {
     enum atsi_isa isa;
     atsi_act_quantise_fn *quantise;
     atsi_matmul_fn *matmul[ATSI_DTYPE_LIMIT]; // NULL where atsi_matmul_input says unsupported
+    // Faster ones with the same results for at least ATSI_MANY_TOKENS tokens without pairs, NULL where there is none.
+    atsi_matmul_fn *many[ATSI_DTYPE_LIMIT];
 };
 // Fills *out. The isa must be supported (kernels/cpu/features.h).
 void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa);

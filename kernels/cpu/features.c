@@ -9,8 +9,10 @@ const char *atsi_isa_name(enum atsi_isa isa) { return (unsigned)isa < ATSI_ISA_L
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-// The register files that the system saves on a task switch (XCR0): 1 SSE, 2 AVX, 5..7 AVX-512.
+// The register files that the system saves on a task switch (XCR0): 1 SSE, 2 AVX, 5..7 AVX-512, 17 and 18 AMX.
 static uint32_t saved_state(void) {
     uint32_t low, high;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -20,7 +22,7 @@ static uint32_t saved_state(void) {
 static bool all_set(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
 struct cpu_words {
-    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_1_eax;
+    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
     uint32_t state;
 };
 
@@ -32,6 +34,7 @@ static struct cpu_words read_cpu(void) {
     if (!__get_cpuid_count(7, 0, &n_subleaves, &b, &c, &d)) return w;
     w.leaf7_ebx = b;
     w.leaf7_ecx = c;
+    w.leaf7_edx = d;
     if (n_subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) w.leaf7_1_eax = a;
     if (w.leaf1_ecx & bit_OSXSAVE) w.state = saved_state();
     return w;
@@ -54,9 +57,21 @@ bool atsi_isa_supported(enum atsi_isa isa) {
 }
 
 bool atsi_cpu_has_vbmi(void) { return all_set(read_cpu().leaf7_ecx, bit_AVX512VBMI); }
+
+bool atsi_cpu_has_amx(void) {
+    const uint32_t AMX_STATE = 3u << 17, AMX_TILE_BIT = 1u << 24, AMX_INT8_BIT = 1u << 25; // of leaf 7, edx
+    enum {
+        REQUEST_PERMISSION = 0x1023, // ARCH_REQ_XCOMP_PERM, newer than some headers
+        TILE_DATA = 18
+    };
+    struct cpu_words w = read_cpu();
+    return all_set(w.leaf7_edx, AMX_TILE_BIT | AMX_INT8_BIT) && all_set(w.state, AMX_STATE) &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
 #else
 bool atsi_isa_supported(enum atsi_isa isa) { return isa == ATSI_ISA_REFERENCE; }
 bool atsi_cpu_has_vbmi(void) { return false; }
+bool atsi_cpu_has_amx(void) { return false; }
 #endif
 
 enum atsi_isa atsi_isa_best(void) {

@@ -33,6 +33,7 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
     if (isa == ATSI_ISA_AVXVNNI) atsi_matmul_fill_avxvnni(out);
     if (isa == ATSI_ISA_AVX512) atsi_matmul_fill_avx512(out);
     if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_vbmi()) atsi_matmul_fill_avx512vbmi(out);
+    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_amx()) atsi_matmul_fill_avx512amx(out);
 #endif
 }
 
@@ -70,7 +71,7 @@ static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_shared, in
     struct cut cut = {.tokens = a->n_tokens, .n_groups = 1};
     if (n_shared == 1 && a->n_tokens >= 2 * TOKEN_GROUP) {
         cut.tokens = TOKEN_GROUP;
-        cut.n_groups = (a->n_tokens + TOKEN_GROUP - 1) / TOKEN_GROUP;
+        cut.n_groups = (a->n_tokens - 1) / TOKEN_GROUP + 1;
     }
     uint64_t wanted = (uint64_t)n_threads * CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
     uint64_t n = n_tiles * n_shared * cut.n_groups / wanted;
@@ -92,7 +93,11 @@ static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_shared, in
 static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared,
                       int n_threads, uint32_t i_chunk) {
     struct cut cut = cut_of(a, n_shared, n_threads);
-    uint32_t i_run = i_chunk / cut.n_groups, first = i_chunk % cut.n_groups * cut.tokens;
+    uint32_t i_run = i_chunk, first = 0;
+    if (cut.n_groups > 1) {
+        i_run = i_chunk / cut.n_groups;
+        first = i_chunk % cut.n_groups * cut.tokens;
+    }
     uint32_t n_tiles = atsi_matmul_tiles(a->n_rows), begin = i_run * cut.tiles;
     uint32_t end = n_tiles - begin < cut.tiles ? n_tiles : begin + cut.tiles;
     struct atsi_matmul_args part = *a;
@@ -103,7 +108,8 @@ static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_mat
         part.in = (const uint8_t *)a->in + first * a->in_stride;
         part.out += first * a->out_stride;
     }
-    k->matmul[a->dtype](&part, begin, end);
+    bool many = k->many[a->dtype] != NULL && a->pairs == NULL && part.n_tokens >= ATSI_MANY_TOKENS;
+    (many ? k->many : k->matmul)[a->dtype](&part, begin, end);
 }
 
 uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) {

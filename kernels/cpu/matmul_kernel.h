@@ -1,19 +1,5 @@
-// matmul_kernel.h: the tile kernel of one type, included once a type (no include guard) with
-//     X            its name in matmul_types.h
-//     X_BYTES      bytes of its tile's block
-//     X_SUBS       sub-blocks of 32 columns in a block: 1 or 8
-//     X_OFFSET     what X_word gives above the true weight
-//     X_GROUP      columns that share a scale: 32 or 16
-//     X_MINS       MINS_NONE, MINS_FLOAT (one for 32 columns) or MINS_PAIR (Q2_K)
-//     X_WIDE       1 when weights need all 8 bits (v_dot_wide)
-//     X_RUN        words whose 16-bit pair sums cannot overflow: 2 * 127 * largest weight * X_RUN < 2^15
-//     X_JOINT      sub-blocks that share words and so are done together for one token: 1, 2 or 4
-//     X_LAYOUT     1 for a packed type, 0 for a form that exists only while a kernel runs
-// It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
-
-#define X_PASTE_(a, b) a##b
-#define X_PASTE(a, b)  X_PASTE_(a, b)
-#define X_NAME(suffix) X_PASTE(X, suffix)
+// matmul_kernel.h: the tile kernel of one type in vector registers, included once a type (no include guard) as
+// matmul_type_list.h says. It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
 
 // dot[t] += the words first_word .. first_word + X_GROUP / 4 - 1 of sub-block s against token t.
 INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word, const struct atsi_act_block *const *x,
@@ -49,12 +35,9 @@ INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word,
     }
 }
 
-// What the dots of group g of a sub-block start from. The offset goes out by the activations' sums: -offset times the sum of the
-// 16 or 32 columns.
+// What the dots of group g of a sub-block start from (v_offsets).
 INLINE vint X_NAME(_start)(const struct atsi_act_block *x, int g) {
-    int32_t low = X_GROUP == 16 && g == 1 ? 0 : -(X_OFFSET), high = X_GROUP == 16 && g == 0 ? 0 : -(X_OFFSET);
-    vint offsets = v_set_32((int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff)));
-    return X_OFFSET ? v_dot_16(v_zero(), offsets, v_broadcast_32(x->sum)) : v_zero();
+    return X_OFFSET ? v_dot_16(v_zero(), v_offsets(X_OFFSET, X_GROUP, g), v_broadcast_32(x->sum)) : v_zero();
 }
 
 // acc[t] += the mins of sub-block s against activation block i_x of token t.
@@ -182,16 +165,4 @@ static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_b
 #endif
 
 #undef X_INSTANCE
-#undef X_NAME
-#undef X_PASTE
-#undef X_PASTE_
-#undef X
-#undef X_BYTES
-#undef X_SUBS
-#undef X_OFFSET
-#undef X_GROUP
-#undef X_MINS
-#undef X_WIDE
-#undef X_RUN
-#undef X_JOINT
-#undef X_LAYOUT
+#include "kernels/cpu/matmul_type_end.h"

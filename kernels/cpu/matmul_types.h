@@ -13,6 +13,14 @@
 #include "kernels/cpu/quant_tables.h"
 #include "kernels/layout.h"
 
+#define MINS_NONE  0
+#define MINS_FLOAT 1
+#define MINS_PAIR  2
+
+#define X_PASTE_(a, b) a##b
+#define X_PASTE(a, b)  X_PASTE_(a, b)
+#define X_NAME(suffix) X_PASTE(X, suffix)
+
 // Small scales of a block unpacked to bytes, [number][16 rows].
 struct scratch {
     uint8_t scale[16 * 16] __attribute__((aligned(64)));
@@ -28,6 +36,13 @@ INLINE vflt halves_at(const uint8_t *part, int half) { return v_rows_half(part +
 // token: 11 GB/s instead of 25), triples of which a pass reads two (Q6_K with AVX2: 13 instead of 20). It is asked for when a block begins.
 INLINE void ask_for_words(const uint8_t *part, int n) {
     for (int i = 0; i < n; i++) __builtin_prefetch(part + 64 * i);
+}
+
+// A weight's offset goes out by the activations' sums: -offset times the sum of the 16 or 32 columns of group g. As pairs to meet
+// the two sums of 16.
+INLINE vint v_offsets(int offset, int group, int g) {
+    int32_t low = group == 16 && g == 1 ? 0 : -offset, high = group == 16 && g == 0 ? 0 : -offset;
+    return v_set_32((int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff)));
 }
 
 INLINE vint low_bits(vint a, int bits) { return v_and(a, v_set_8((1 << bits) - 1)); }

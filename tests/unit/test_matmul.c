@@ -289,7 +289,16 @@ static void test_quantise_shares(void **state) {
     free(shared);
 }
 
-// The chunks of a matmul cover every row once, for any number of threads.
+// Adds up all chunks, in reverse order: a row that is computed twice shows.
+static void run_chunks(const struct atsi_matmul_kernels *k, const struct problem *p, int n_threads, float *out) {
+    struct atsi_matmul_args args = p->args;
+    memset(out, 0, (size_t)args.n_tokens * args.n_rows * sizeof *out);
+    args.out = out;
+    args.add = true;
+    for (uint32_t i = atsi_matmul_n_chunks(&args, n_threads); i-- > 0;) atsi_matmul_chunk(k, &args, n_threads, i);
+}
+
+// The chunks of a matmul cover every row and token once, for any number of threads.
 static void test_chunks(void **state) {
     (void)state;
     struct atsi_matmul_kernels k;
@@ -300,16 +309,36 @@ static void test_chunks(void **state) {
     float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
     run(&k, p.args, whole);
     for (int n_threads = 1; n_threads < 100; n_threads += 7) {
-        memset(chunks, 0, n * sizeof(float));
-        p.args.out = chunks;
-        p.args.add = true; // a row that is computed twice shows
-        uint32_t n_chunks = atsi_matmul_n_chunks(&p.args, n_threads);
-        for (uint32_t i = n_chunks; i-- > 0;) atsi_matmul_chunk(&k, &p.args, n_threads, i);
+        run_chunks(&k, &p, n_threads, chunks);
         assert_memory_equal(whole, chunks, n * sizeof(float));
     }
     free(whole);
     free(chunks);
     destroy(&p);
+}
+
+// Chunks of many tokens, which may take kernels of their own, against the kernels for any number.
+static void test_many_tokens(void **state) {
+    (void)state;
+    static const uint32_t N_TOKENS[] = {15, 16, 17, 31, 63, 64, 65, 79, 80, 130, 203};
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    struct quant_rng rng = {31};
+    for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
+        for (size_t j = 0; j < sizeof N_TOKENS / sizeof *N_TOKENS; j++) {
+            enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
+            struct problem p = make(dtype, (enum quant_fill)(j % QUANT_N_FILLS), 16 * 6 + 9,
+                                    some_cols(dtype, quant_next(&rng)), N_TOKENS[j], &rng, &k);
+            if (j % 2) p.args.bias = p.bias;
+            size_t n = (size_t)p.args.n_tokens * p.args.n_rows;
+            float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
+            run(&k, p.args, whole);
+            run_chunks(&k, &p, 1 + (int)j, chunks);
+            assert_memory_equal(whole, chunks, n * sizeof(float));
+            free(whole);
+            free(chunks);
+            destroy(&p);
+        }
 }
 
 enum {
@@ -426,11 +455,12 @@ static void test_isa_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise),      cmocka_unit_test(test_quantise_shares),
-        cmocka_unit_test(test_nan),           cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_fast),          cmocka_unit_test(test_prefill),
-        cmocka_unit_test(test_chunks),        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_expert_groups), cmocka_unit_test(test_isa_names),
+        cmocka_unit_test(test_quantise),  cmocka_unit_test(test_quantise_shares),
+        cmocka_unit_test(test_nan),       cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_fast),      cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_many_tokens),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_expert_groups),
+        cmocka_unit_test(test_isa_names),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
 }
