@@ -126,7 +126,7 @@ $(B)/atsi-plan: $(call obj,planner/main.c) $(LIB_PLANNER) $(LOW)
 # ---- tools and tests: one program a file ----------------------------------------------------------------------
 SRC_TOOLS := $(wildcard tools/*.c)
 SRC_UNIT  := $(wildcard tests/unit/test_*.c)
-SRC_SUPPORT := $(wildcard tests/support/*.c)
+SRC_SUPPORT := $(call portable,$(wildcard tests/support/*.c))
 SRC_BENCH := $(wildcard tests/bench/bench_*.c)
 SRC_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
 TOOLS := $(patsubst tools/%.c,$(B)/tools/%,$(SRC_TOOLS))

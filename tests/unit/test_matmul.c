@@ -8,6 +8,7 @@
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
 #include "tests/support/check.h"
+#include "tests/support/emulated_amx.h"
 #include "tests/support/quant_data.h"
 
 // One problem: weights packed and as floats, inputs raw and as the kernels take them.
@@ -318,28 +319,46 @@ static void test_chunks(void **state) {
 }
 
 // Chunks of many tokens, which may take kernels of their own, against the kernels for any number.
-static void test_many_tokens(void **state) {
-    (void)state;
+static void check_many_tokens(const struct atsi_matmul_kernels *k) {
     static const uint32_t N_TOKENS[] = {15, 16, 17, 31, 63, 64, 65, 79, 80, 130, 203};
-    struct atsi_matmul_kernels k;
-    atsi_matmul_kernels_init(&k, atsi_isa_best());
     struct quant_rng rng = {31};
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
         for (size_t j = 0; j < sizeof N_TOKENS / sizeof *N_TOKENS; j++) {
             enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
             struct problem p = make(dtype, (enum quant_fill)(j % QUANT_N_FILLS), 16 * 6 + 9,
-                                    some_cols(dtype, quant_next(&rng)), N_TOKENS[j], &rng, &k);
+                                    some_cols(dtype, quant_next(&rng)), N_TOKENS[j], &rng, k);
             if (j % 2) p.args.bias = p.bias;
             size_t n = (size_t)p.args.n_tokens * p.args.n_rows;
             float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
-            run(&k, p.args, whole);
-            run_chunks(&k, &p, 1 + (int)j, chunks);
+            run(k, p.args, whole);
+            run_chunks(k, &p, 1 + (int)j, chunks);
             assert_memory_equal(whole, chunks, n * sizeof(float));
             free(whole);
             free(chunks);
             destroy(&p);
         }
 }
+
+static void test_many_tokens(void **state) {
+    (void)state;
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    check_many_tokens(&k);
+}
+
+#if defined(__x86_64__)
+static void test_emulated_amx(void **state) {
+    (void)state;
+    if (!atsi_isa_supported(ATSI_ISA_AVX512)) {
+        print_message("this CPU lacks AVX-512, beside which AMX is emulated\n");
+        skip();
+    }
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, ATSI_ISA_AVX512);
+    emulated_amx_fill(&k);
+    check_many_tokens(&k);
+}
+#endif
 
 enum {
     N_EXPERTS = 7,
@@ -455,11 +474,19 @@ static void test_isa_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise),  cmocka_unit_test(test_quantise_shares),
-        cmocka_unit_test(test_nan),       cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_fast),      cmocka_unit_test(test_prefill),
-        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_many_tokens),
-        cmocka_unit_test(test_experts),   cmocka_unit_test(test_expert_groups),
+        cmocka_unit_test(test_quantise),
+        cmocka_unit_test(test_quantise_shares),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_many_tokens),
+#if defined(__x86_64__)
+        cmocka_unit_test(test_emulated_amx),
+#endif
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_expert_groups),
         cmocka_unit_test(test_isa_names),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
