@@ -50,6 +50,9 @@ struct amx_type {
 
 // ---- tiles of the processor ---------------------------------------------------------------------------------------------
 
+// The compiler does not know what the instructions that load tiles read: all that is at `p` is in memory from here on.
+static void write_out(const void *p) { __asm__ volatile("" ::"r"(p) : "memory"); }
+
 // Registers: 0 and 1 sums, 2 and 3 inputs, 4 and 5 weights.
 static void configure(uint32_t group) {
     struct {
@@ -61,11 +64,13 @@ static void configure(uint32_t group) {
         config.row_bytes[i] = i == 2 || i == 3 ? (uint16_t)group : 64;
         config.n_rows[i] = i < 4 ? AMX_TOKENS : (uint8_t)(group / 4);
     }
+    write_out(&config);
     _tile_loadconfig(&config);
 }
 
 static void dots_of_32(const struct opened_sub *sub, const struct atsi_act_block *in, size_t in_stride,
                        struct dots *out) {
+    write_out(sub);
     _tile_zero(0);
     _tile_loadd(2, in->q, in_stride);
     _tile_loadd(4, sub->words, 64);
@@ -75,6 +80,7 @@ static void dots_of_32(const struct opened_sub *sub, const struct atsi_act_block
 
 static void dots_of_16(const struct opened_sub *sub, const struct atsi_act_block *in, size_t in_stride,
                        struct dots *out) {
+    write_out(sub);
     _tile_zero(0);
     _tile_zero(1);
     _tile_loadd(2, in->q, in_stride);
