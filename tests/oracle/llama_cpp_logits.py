@@ -161,29 +161,6 @@ def widths(only: str) -> int:
                 n_bad += 1
         print(f"{shape} {recipe}: {line}", file=sys.stderr)
         name = shape + re.sub(r"--experts (\d+)", r", \1 experts", sizes).replace(" --used", ", used:")
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-    print()
-    return n_bad
-
-
-def widths(only: str) -> int:
-    """The table of layers of full width. Returns how many rows are too large or failed."""
-    n_bad = 0
-    print("| shape | layers | recipe | KL | largest KL of a token |\n|---|---|---|---|---|")
-    for shape, (n_layers, sizes, recipe) in WIDTHS.items():
-        if only not in shape:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                kl, line = compare(Path(folder), shape, f"--layers {n_layers} {sizes}", recipe)
-                largest = float(re.search(r" kl_max=(\S+)", line).group(1))
-                cells = f"{kl:.1e} | {largest:.1e}"
-                n_bad += not kl < MAX_KL
-            except RuntimeError as failure:
-                line, cells = str(failure), "failed | "
-                n_bad += 1
-        print(f"{shape} {recipe}: {line}", file=sys.stderr)
-        name = shape + (sizes.replace("--experts ", ", ") + " experts" if sizes else "")
         print(f"| {name} | {n_layers} | {recipe} | {cells} |", flush=True)
     print()
     return n_bad
