@@ -20,7 +20,8 @@ static const struct rule rules[] = {
 
     {"glm4.5", {"[gMASK]", "<|assistant|>", "<think></think>"}, {NULL}},
     {"glm4.7", {"[gMASK]", "<|assistant|>", "{{ '</think>' }}"}, {NULL}},
-    {"glm-z1", {"[gMASK]", "<|assistant|>\n<think>"}, {NULL}}, // the answer begins in thought
+    {"glm-z1", {"[gMASK]", "<|assistant|>\n<think>"}, {NULL}},  // the answer begins in thought
+    {"glm-z1", {"[gMASK]", "<|assistant|>\\n<think>"}, {NULL}}, // copies that spell the line break
     {"glm4", {"[gMASK]", "<|assistant|>"}, {NULL}},
 
     {"phi4-mini", {"'<|' + message['role'] + '|>'", "<|end|>"}, {NULL}},

@@ -64,6 +64,7 @@ static enum atsi_status account_for_tensors(struct atsi_builder *b, struct atsi_
     struct atsi_lowered *out = b->out;
     const void **used = malloc(((size_t)out->program.n_tensors + 1) * sizeof *used);
     uint64_t n_used = 0, n_skipped = 0, skipped_bytes = 0;
+    bool predicts_more = false; // a block of multi-token prediction is among the skipped
     const struct atsi_gguf_tensor *first_skipped = NULL;
     if (!used) return atsi_fail(err, ATSI_FAILED, "out of memory while lowering");
     for (uint32_t i = 0; i < out->program.n_tensors; i++)
@@ -78,13 +79,15 @@ static enum atsi_status account_for_tensors(struct atsi_builder *b, struct atsi_
         } else if (!is_absorbed(t->name)) {
             if (n_skipped++ == 0) first_skipped = t;
             skipped_bytes += t->size_bytes;
+            predicts_more |= memmem(t->name.data, t->name.size, ".nextn.", 7) != NULL;
         }
     }
     free(used);
     if (n_skipped)
-        fprintf(b->remarks, "skipped: %llu tensor%s that the model does not need (%s%s), %llu bytes\n",
+        fprintf(b->remarks, "skipped: %llu tensor%s that the model does not need (%s%s), %llu bytes%s\n",
                 (unsigned long long)n_skipped, n_skipped > 1 ? "s" : "", atsi_label(first_skipped->name).text,
-                n_skipped > 1 ? ", ..." : "", (unsigned long long)skipped_bytes);
+                n_skipped > 1 ? ", ..." : "", (unsigned long long)skipped_bytes,
+                predicts_more ? ": multi-token prediction is not used" : "");
     return ATSI_OK;
 }
 

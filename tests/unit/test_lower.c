@@ -335,6 +335,7 @@ static void test_prediction_blocks_are_no_layers(void **state) {
         check_ok(lower_file(&g, &f, &err), err);
         assert_int_equal(f.lowered.program.n_units, 2 + 8 * TINY_LAYERS);
         assert_non_null(strstr(f.lowered.remarks, "nextn"));
+        assert_non_null(strstr(f.lowered.remarks, "multi-token prediction is not used"));
         free_file(&f);
     }
 }

@@ -123,6 +123,7 @@ static void test_chat_formats(void **state) {
         {"<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.1"},
         {"{{ strftime_now('%d %b %Y') }}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.2"},
         {"[gMASK]<sop><|user|>\nhi<|assistant|>\n<think>", "glm-z1"},
+        {"[gMASK]<sop>{% if add_generation_prompt %}<|assistant|>\\n<think>{% endif %}", "glm-z1"},
         {"[INST] <<SYS>>\nx\n<</SYS>>\n\nhi [/INST]", ""}, // Llama 2
         {"<|im_start|>user<|im_sep|>hi<|im_end|>", "phi4"},
         {"{{'<|user|>\n' + m.content + '<|end|>\n'}}<|assistant|>", "phi3"},
