@@ -47,7 +47,7 @@ static void join_planes(uint8_t *dst, const uint8_t *src, size_t size, uint32_t 
 
 struct plan_encoder {
     ZSTD_CCtx *context;
-    uint8_t *planes; // [PLAN_FRAME_BYTES]
+    uint8_t *planes; // [ATSI_PLAN_FRAME_BYTES]
     uint8_t *frame;  // [frame_cap]
     size_t frame_cap;
 };
@@ -55,9 +55,9 @@ struct plan_encoder {
 enum atsi_status atsi_plan_encoder_new(struct plan_encoder **out, struct atsi_error *err) {
     struct plan_encoder *encoder = *out = calloc(1, sizeof *encoder);
     if (!encoder) return out_of_memory(err);
-    encoder->frame_cap = ZSTD_compressBound(PLAN_FRAME_BYTES);
+    encoder->frame_cap = ZSTD_compressBound(ATSI_PLAN_FRAME_BYTES);
     encoder->context = ZSTD_createCCtx();
-    encoder->planes = malloc(PLAN_FRAME_BYTES);
+    encoder->planes = malloc(ATSI_PLAN_FRAME_BYTES);
     encoder->frame = malloc(encoder->frame_cap);
     return encoder->context && encoder->planes && encoder->frame ? ATSI_OK : out_of_memory(err);
 }
@@ -120,7 +120,7 @@ static enum atsi_status list_frames(struct frame_list *list, const struct atsi_p
         if (ZSTD_isError(size)) return bad_frame(err, at, ZSTD_getErrorName(size));
         unsigned long long content = ZSTD_getFrameContentSize(stored + at, size);
         bool fits =
-            content && content <= PLAN_FRAME_BYTES && content <= raw_bytes - done && content % planes_of(blob) == 0;
+            content && content <= ATSI_PLAN_FRAME_BYTES && content <= raw_bytes - done && content % planes_of(blob) == 0;
         if (!fits || size > UINT32_MAX) return bad_frame(err, at, "another size");
         ATSI_TRY(add_frame(list, &(struct atsi_plan_frame){at, done, (uint32_t)size, (uint32_t)content}, err));
         at += size;
@@ -145,14 +145,14 @@ enum atsi_status atsi_plan_find_frames(const struct atsi_plan_blob *blob, const 
 
 struct atsi_plan_unpacker {
     ZSTD_DCtx *context;
-    uint8_t *scratch; // [PLAN_FRAME_BYTES] of which only what is used becomes memory
+    uint8_t *scratch; // [ATSI_PLAN_FRAME_BYTES] of which only what is used becomes memory
 };
 
 enum atsi_status atsi_plan_unpacker_new(struct atsi_plan_unpacker **out, struct atsi_error *err) {
     struct atsi_plan_unpacker *unpacker = *out = calloc(1, sizeof *unpacker);
     if (!unpacker) return out_of_memory(err);
     unpacker->context = ZSTD_createDCtx();
-    unpacker->scratch = malloc(PLAN_FRAME_BYTES);
+    unpacker->scratch = malloc(ATSI_PLAN_FRAME_BYTES);
     return unpacker->context && unpacker->scratch ? ATSI_OK : out_of_memory(err);
 }
 

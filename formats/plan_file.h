@@ -70,10 +70,13 @@ bool atsi_plan_file_fetch(const struct atsi_plan_file *file, const void *stored,
 enum atsi_status atsi_plan_file_read(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,
                                      uint32_t n_threads, void *dst, struct atsi_error *err);
 
+enum {
+    ATSI_PLAN_FRAME_BYTES = 4 << 20 // unpacked bytes of a zstd frame, at most
+};
 // One of the zstd frames that a compressed tensor is made of. Each stands alone, so any thread may unpack any of them.
 struct atsi_plan_frame {
     uint64_t stored_offset, raw_offset; // in the stored and in the unpacked tensor
-    uint32_t stored_bytes, raw_bytes;   // raw: at most 4 MiB
+    uint32_t stored_bytes, raw_bytes;   // raw: at most ATSI_PLAN_FRAME_BYTES
 };
 // All frames of a compressed tensor in order, checked to be all of it; free() them.
 enum atsi_status atsi_plan_file_frames(const struct atsi_plan_file *file, const struct atsi_plan_blob *blob,

@@ -9,7 +9,6 @@ enum {
     PLAN_HEADER_BYTES = 4096,
     PLAN_HEADER_CHECKSUM_OFFSET = PLAN_HEADER_BYTES - 8,
     PLAN_RECORD_BYTES = 160,     // of the tensor index
-    PLAN_FRAME_BYTES = 4 << 20,  // unpacked bytes of a zstd frame, at most
     PLAN_MAX_RATIO = 1 << 15,    // no zstd frame of 4 MiB packs tighter (one 4-byte block for each 128 KiB)
     PLAN_BLOB_ALIGNMENT = 64,    // what a reader may rely on
     PLAN_SMALL_ALIGNMENT = 256,  // what the writer gives: a GPU's transaction size
@@ -62,7 +61,7 @@ uint32_t atsi_plan_n_planes(enum atsi_dtype dtype);
 struct plan_encoder; // one frame after another
 enum atsi_status atsi_plan_encoder_new(struct plan_encoder **out, struct atsi_error *err);
 void atsi_plan_encoder_free(struct plan_encoder *encoder); // NULL is fine
-// Packs up to PLAN_FRAME_BYTES (a multiple of n_planes) into one frame with content size. The result lives until the next call.
+// Packs up to ATSI_PLAN_FRAME_BYTES (a multiple of n_planes) into one frame with content size. The result lives until the next call.
 enum atsi_status atsi_plan_encode_frame(struct plan_encoder *encoder, const void *data, size_t size_bytes,
                                         uint32_t n_planes, int level, struct atsi_str *frame, struct atsi_error *err);
 

@@ -29,7 +29,7 @@ struct atsi_plan_writer {
     struct atsi_hasher *hasher;
     // The tensor that is being written: blobs[n_blobs].
     bool is_open, compress, decided; // decided: the first frame has shown whether compression pays
-    uint8_t *frame;                  // [PLAN_FRAME_BYTES], appended bytes that fill no frame yet
+    uint8_t *frame;                  // [ATSI_PLAN_FRAME_BYTES], appended bytes that fill no frame yet
     size_t frame_size;
     uint64_t raw_bytes; // appended so far
 };
@@ -59,7 +59,7 @@ static enum atsi_status start(struct atsi_plan_writer *w, const char *path,
                               const struct atsi_plan_writer_options *options, struct atsi_error *err) {
     ATSI_TRY(set_options(&w->header, options, err));
     ATSI_TRY(atsi_hasher_new(&w->hasher, err));
-    w->frame = malloc(PLAN_FRAME_BYTES);
+    w->frame = malloc(ATSI_PLAN_FRAME_BYTES);
     w->end_offset = PLAN_HEADER_BYTES;
     return w->frame ? atsi_new_file_create(&w->file, path, err) : out_of_memory(err);
 }
@@ -178,18 +178,18 @@ enum atsi_status atsi_plan_writer_append(struct atsi_plan_writer *w, const void 
         return misused(err, "more bytes than the tensor has");
     w->raw_bytes += size_bytes;
     while (size_bytes) {
-        if (w->frame_size == 0 && size_bytes >= PLAN_FRAME_BYTES) { // straight from the caller
-            ATSI_TRY(store_frame(w, p, PLAN_FRAME_BYTES, err));
-            p += PLAN_FRAME_BYTES;
-            size_bytes -= PLAN_FRAME_BYTES;
+        if (w->frame_size == 0 && size_bytes >= ATSI_PLAN_FRAME_BYTES) { // straight from the caller
+            ATSI_TRY(store_frame(w, p, ATSI_PLAN_FRAME_BYTES, err));
+            p += ATSI_PLAN_FRAME_BYTES;
+            size_bytes -= ATSI_PLAN_FRAME_BYTES;
             continue;
         }
-        size_t room = PLAN_FRAME_BYTES - w->frame_size, n = size_bytes < room ? (size_t)size_bytes : room;
+        size_t room = ATSI_PLAN_FRAME_BYTES - w->frame_size, n = size_bytes < room ? (size_t)size_bytes : room;
         memcpy(w->frame + w->frame_size, p, n);
         w->frame_size += n;
         p += n;
         size_bytes -= n;
-        if (w->frame_size < PLAN_FRAME_BYTES) continue;
+        if (w->frame_size < ATSI_PLAN_FRAME_BYTES) continue;
         ATSI_TRY(store_frame(w, w->frame, w->frame_size, err));
         w->frame_size = 0;
     }

@@ -182,8 +182,7 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
 // ---- another load -------------------------------------------------------------------------------------------------
 
 static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
-    return a->use == b->use && a->by_unit == b->by_unit && a->scales.cpu == b->scales.cpu &&
-           a->scales.gpu == b->scales.gpu && a->scales.link == b->scales.link;
+    return a->use == b->use && a->by_unit == b->by_unit && atsi_scales_deviation(&a->scales, &b->scales) == 0;
 }
 
 static void ask_or_return(struct atsi_rescheduler *r) {

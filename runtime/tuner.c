@@ -181,8 +181,8 @@ static bool is_hopeless(const struct atsi_tuner *t) {
     return t->n_results > 0 && t->results[t->i_newest].median_us > hopeless * t->results[find_best(t)].median_us;
 }
 
-static bool was_tried(const struct atsi_tuner *t, uint32_t first, const struct atsi_tuner_wish *wish) {
-    for (uint32_t i = first; i < t->n_results; i++)
+static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
+    for (uint32_t i = 0; i < t->n_results; i++)
         if (are_alike(t, &t->results[i].wish, wish)) return true;
     return false;
 }
@@ -195,7 +195,7 @@ static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
         return try_use(t, use, now, most_ratio, "trial");
     t->n_left[use] = 0;
     if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
-    bool home_left = t->home_left && !was_tried(t, 0, &t->home);
+    bool home_left = t->home_left && !was_tried(t, &t->home);
     t->home_left = false;
     if (home_left) return ask(t, &t->home, now, INFINITY, "as at the start");
     return settle(t, now);
@@ -269,7 +269,7 @@ static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scale
 
 // Something like it was tried lately, and is not at work.
 static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
-    return was_tried(t, 0, wish) && !is_alike(t, &t->at_work.scales, &wish->scales);
+    return was_tried(t, wish) && !is_alike(t, &t->at_work.scales, &wish->scales);
 }
 
 // The same use as decided for what is known by now. True when it is asked for.

@@ -5,8 +5,7 @@
 
 enum {
     COPY_BYTES = ATSI_STAGING_BYTES,
-    MAP_BYTES = 4 << 20, // a call of the kernel each
-    FRAME_BYTES = 4 << 20
+    MAP_BYTES = 4 << 20 // a call of the kernel each
 };
 
 struct weights_piece {
@@ -85,7 +84,7 @@ struct bringing {
 };
 
 static enum atsi_status set_up(struct bench *bench, struct atsi_error *err) {
-    if (!bench->frame) bench->frame = malloc(FRAME_BYTES);
+    if (!bench->frame) bench->frame = malloc(ATSI_PLAN_FRAME_BYTES);
     if (!bench->frame) return out_of_memory(err);
     return bench->unpacker ? ATSI_OK : atsi_plan_unpacker_new(&bench->unpacker, err);
 }
