@@ -119,8 +119,8 @@ static enum atsi_status list_frames(struct frame_list *list, const struct atsi_p
         size_t size = ZSTD_findFrameCompressedSize(stored + at, blob->stored_bytes - at);
         if (ZSTD_isError(size)) return bad_frame(err, at, ZSTD_getErrorName(size));
         unsigned long long content = ZSTD_getFrameContentSize(stored + at, size);
-        bool fits =
-            content && content <= ATSI_PLAN_FRAME_BYTES && content <= raw_bytes - done && content % planes_of(blob) == 0;
+        bool fits = content && content <= ATSI_PLAN_FRAME_BYTES && content <= raw_bytes - done &&
+                    content % planes_of(blob) == 0;
         if (!fits || size > UINT32_MAX) return bad_frame(err, at, "another size");
         ATSI_TRY(add_frame(list, &(struct atsi_plan_frame){at, done, (uint32_t)size, (uint32_t)content}, err));
         at += size;
