@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <zstd.h>
 
+#include "formats/base/grow.h"
 #include "formats/plan_format.h"
 
 static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
@@ -97,13 +98,7 @@ struct frame_list {
 
 static enum atsi_status add_frame(struct frame_list *list, const struct atsi_plan_frame *frame,
                                   struct atsi_error *err) {
-    if (list->n_frames == list->cap) {
-        size_t cap = list->cap ? 2 * list->cap : 16;
-        struct atsi_plan_frame *frames = realloc(list->frames, cap * sizeof *frames);
-        if (!frames) return out_of_memory(err);
-        list->frames = frames;
-        list->cap = cap;
-    }
+    if (!atsi_grow((void **)&list->frames, list->n_frames, &list->cap, sizeof *frame)) return out_of_memory(err);
     list->frames[list->n_frames++] = *frame;
     return ATSI_OK;
 }

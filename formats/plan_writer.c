@@ -7,6 +7,7 @@
 #include <zstd.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/grow.h"
 #include "formats/base/hash.h"
 #include "formats/base/new_file.h"
 #include "formats/base/page_writer.h"
@@ -23,7 +24,8 @@ struct atsi_plan_writer {
     struct atsi_page_writer tensors; // their bytes on the way to the file
     struct plan_header header;
     struct atsi_plan_blob *blobs;
-    uint32_t n_blobs, blobs_cap;
+    uint32_t n_blobs;
+    size_t blobs_cap;
     uint64_t end_offset;          // where the next tensor may start
     struct plan_encoder *encoder; // made when first needed
     struct atsi_hasher *hasher;
@@ -96,13 +98,7 @@ const struct atsi_plan_blob *atsi_plan_writer_blob(const struct atsi_plan_writer
 
 static enum atsi_status reserve_blob(struct atsi_plan_writer *w, struct atsi_error *err) {
     if (w->n_blobs == ATSI_MAX_TENSORS) return misused(err, "too many tensors");
-    if (w->n_blobs < w->blobs_cap) return ATSI_OK;
-    uint32_t cap = w->blobs_cap ? 2 * w->blobs_cap : 256;
-    struct atsi_plan_blob *blobs = realloc(w->blobs, cap * sizeof *blobs);
-    if (!blobs) return out_of_memory(err);
-    w->blobs = blobs;
-    w->blobs_cap = cap;
-    return ATSI_OK;
+    return atsi_grow((void **)&w->blobs, w->n_blobs, &w->blobs_cap, sizeof *w->blobs) ? ATSI_OK : out_of_memory(err);
 }
 
 // Fills blobs[n_blobs] with what is known before the bytes are.

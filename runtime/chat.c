@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/grow.h"
 #include "runtime/chat_channel.h"
 #include "runtime/chat_input.h"
 #include "runtime/chat_render.h"
@@ -56,13 +57,8 @@ enum atsi_status atsi_chat_choose_format(const struct atsi_model *model, const s
 
 static enum atsi_status add_message(struct chat *c, enum atsi_chat_role role, const char *text, size_t size,
                                     struct atsi_error *err) {
-    if (c->n_messages == c->messages_cap) {
-        size_t cap = c->messages_cap ? 2 * c->messages_cap : 8;
-        struct atsi_chat_message *messages = realloc(c->messages, cap * sizeof *messages);
-        if (!messages) return atsi_fail(err, ATSI_FAILED, "out of memory while keeping the conversation");
-        c->messages = messages;
-        c->messages_cap = cap;
-    }
+    if (!atsi_grow((void **)&c->messages, c->n_messages, &c->messages_cap, sizeof *c->messages))
+        return atsi_fail(err, ATSI_FAILED, "out of memory while keeping the conversation");
     struct atsi_chat_message *m = &c->messages[c->n_messages++];
     *m = (struct atsi_chat_message){.role = role};
     return size ? atsi_bytes_append(&m->text, text, size, err) : ATSI_OK;

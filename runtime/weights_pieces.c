@@ -3,6 +3,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "formats/base/grow.h"
+
 enum {
     COPY_BYTES = ATSI_STAGING_BYTES,
     MAP_BYTES = 4 << 20 // a call of the kernel each
@@ -21,13 +23,7 @@ static enum atsi_status out_of_memory(struct atsi_error *err) {
 }
 
 static enum atsi_status append(struct weights_pieces *p, const struct weights_piece *piece, struct atsi_error *err) {
-    if (p->n_pieces == p->cap) {
-        uint32_t cap = p->cap ? 2 * p->cap : 256;
-        struct weights_piece *pieces = realloc(p->pieces, cap * sizeof *pieces);
-        if (!pieces) return out_of_memory(err);
-        p->pieces = pieces;
-        p->cap = cap;
-    }
+    if (!atsi_grow((void **)&p->pieces, p->n_pieces, &p->cap, sizeof *piece)) return out_of_memory(err);
     p->pieces[p->n_pieces++] = *piece;
     return ATSI_OK;
 }
@@ -62,7 +58,8 @@ enum atsi_status weights_pieces_add(struct weights_pieces *p, const struct atsi_
 void weights_pieces_free(struct weights_pieces *p) {
     free(p->pieces);
     p->pieces = NULL;
-    p->n_pieces = p->cap = 0;
+    p->n_pieces = 0;
+    p->cap = 0;
 }
 
 // ---- bringing -----------------------------------------------------------------------------------------------------

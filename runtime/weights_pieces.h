@@ -10,7 +10,8 @@ struct weights_piece;
 struct weights_pieces {
     const struct atsi_plan_file *file;
     struct weights_piece *pieces;
-    uint32_t n_pieces, cap;
+    uint32_t n_pieces;
+    size_t cap;
 };
 
 // Queues all of a tensor: stored bytes (unpacked where they are compressed) for the card at `dev`, or, with dev NULL, pages of the

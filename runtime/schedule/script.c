@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/grow.h"
 #include "runtime/schedule/ranges.h"
 
 enum {
@@ -14,35 +15,27 @@ struct builder {
     const struct atsi_program *p;
     const struct atsi_script_params *params;
     struct atsi_script *out;
-    uint32_t steps_cap, actions_cap;
+    size_t steps_cap, actions_cap;
     struct atsi_ranges *ranges; // [n_buffers]
     // CROSSes to the device that the CPU has not waited for: what they read on the host.
     struct pending {
         uint32_t buffer, begin, end;
     } * pending;
-    uint32_t n_pending, pending_cap;
+    uint32_t n_pending;
+    size_t pending_cap;
     uint32_t i_unit; // whose operations are emitted
     bool failed;     // out of memory; the caller says so
 };
 
-static bool grow(void **array, uint32_t n, uint32_t *cap, size_t size) {
-    if (n < *cap) return true;
-    void *grown = realloc(*array, (size_t)(*cap ? 2 * *cap : 64) * size);
-    if (!grown) return false;
-    *array = grown;
-    *cap = *cap ? 2 * *cap : 64;
-    return true;
-}
-
 static void act(struct builder *b, struct atsi_action action) {
-    if (!grow((void **)&b->out->actions, b->out->n_actions, &b->actions_cap, sizeof action))
+    if (!atsi_grow((void **)&b->out->actions, b->out->n_actions, &b->actions_cap, sizeof action))
         b->failed = true;
     else
         b->out->actions[b->out->n_actions++] = action;
 }
 
 static void note_pending(struct builder *b, uint32_t buffer, uint32_t begin, uint32_t end) {
-    if (!grow((void **)&b->pending, b->n_pending, &b->pending_cap, sizeof *b->pending))
+    if (!atsi_grow((void **)&b->pending, b->n_pending, &b->pending_cap, sizeof *b->pending))
         b->failed = true;
     else
         b->pending[b->n_pending++] = (struct pending){buffer, begin, end};
@@ -152,7 +145,7 @@ static bool must_wait(const struct builder *b, const struct atsi_step *s) {
 // ---- steps into actions -------------------------------------------------------------------------------------------
 
 static void add_step(struct builder *b, struct atsi_step step) {
-    if (!grow((void **)&b->out->steps, b->out->n_steps, &b->steps_cap, sizeof step)) {
+    if (!atsi_grow((void **)&b->out->steps, b->out->n_steps, &b->steps_cap, sizeof step)) {
         b->failed = true;
         return;
     }
