@@ -45,6 +45,12 @@ static struct run run(struct atsi_tuner *t, const struct machine *m, int n, int 
     return r;
 }
 
+// A tuner whose first trials are over after n rounds on m; its last round.
+static struct run settle(struct atsi_tuner *t, const struct machine *m, int n) {
+    atsi_tuner_start(t, &with_choice);
+    return run(t, m, n, 1);
+}
+
 static void finds_the_fastest_use_whichever_it_is(void **state) {
     (void)state;
     for (int best = 0; best < ATSI_LINK_USES; best++)
@@ -63,8 +69,7 @@ static void shares_are_decided_again_with_what_the_first_trial_showed(void **sta
     (void)state;
     struct machine m = {{40, 30}, 1.1, {1.3, 1, 0.8, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    struct run r = run(&t, &m, 60, 1);
+    struct run r = settle(&t, &m, 60);
     assert_int_equal(r.last.use, ATSI_LINK_SHARES);
     assert_true(r.last.scales.cpu == 1.3 && r.last.scales.link == 0.8);
 }
@@ -73,8 +78,7 @@ static void what_was_better_by_the_plan_stays(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8, 0}}; // decided for measured speeds it is slower
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    struct run r = run(&t, &m, 100, 1);
+    struct run r = settle(&t, &m, 100);
     assert_int_equal(r.last.use, ATSI_LINK_SHARES);
     assert_true(r.last.scales.cpu == 1 && r.last.scales.link == 1);
 }
@@ -84,8 +88,7 @@ static void changes_count_from_what_was_better(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     m.scales.cpu = 2.6;
     struct run r = run(&t, &m, 20, 1);
     assert_true(r.last.scales.cpu == 2 && r.last.scales.link == 1);
@@ -96,8 +99,7 @@ static void a_decision_that_is_no_better_is_declined(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     m.scales.gpu = 1.25;
     while (!atsi_tuner_record(&t, 30, &m.scales)) assert_true(t.n_rounds < 100);
     assert_true(t.most_ratio < 1 && t.wish.scales.gpu == 1.25);
@@ -111,8 +113,7 @@ static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     m.scales.link = 1.25;
     m.times_us[ATSI_LINK_SHARES] = 36;
     m.ill_decided = 0.9; // what was decided for these speeds is the slower one
@@ -124,8 +125,7 @@ static void decides_again_when_a_speed_changes(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1.2, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     m.scales.link = 2;
     struct run r = run(&t, &m, 20, 1);
     assert_true(r.n_decisions >= 1);
@@ -139,8 +139,7 @@ static void tries_the_other_use_when_the_load_changes(void **state) {
     (void)state;
     struct machine calm = {{40, 30}, 1, {1, 1, 1, 0}}, loaded = {{60, 80}, 1, {1, 1, 2, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    assert_int_equal(run(&t, &calm, 120, 1).last.use, ATSI_LINK_SHARES);
+    assert_int_equal(settle(&t, &calm, 120).last.use, ATSI_LINK_SHARES);
     assert_int_equal(run(&t, &loaded, 80, 1).last.use, ATSI_LINK_STREAMS);
     assert_int_equal(run(&t, &calm, 80, 1).last.use, ATSI_LINK_SHARES);
 }
@@ -150,8 +149,7 @@ static void the_other_use_is_tried_after_long(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
+    assert_int_equal(settle(&t, &m, 60).last.use, ATSI_LINK_SHARES);
     m.times_us[ATSI_LINK_STREAMS] = 20;
     struct run r = run(&t, &m, ATSI_TUNER_LONGEST - 60, 1);
     assert_true(r.n_decisions == 0 && r.last.use == ATSI_LINK_SHARES);
@@ -163,8 +161,7 @@ static void what_is_at_home_is_tried_when_speeds_change(void **state) {
     (void)state;
     struct machine m = {{60, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     m = (struct machine){{80, 60}, 1, {3, 1, 1, 0}};
     assert_true(run(&t, &m, 100, 1).last.scales.cpu == 3);
     m = (struct machine){
@@ -193,8 +190,7 @@ static void noise_does_not_undo_a_decision(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 120, 1);
+    settle(&t, &m, 120);
     struct atsi_scales loaded = {2, 1, 1, 0};
     int n = 0, n_decisions = 0;
     for (int i = 0; i < 120; i++) {
@@ -213,8 +209,7 @@ static void the_next_best_gets_a_second_chance(void **state) {
     (void)state;
     struct machine m = {{32, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_SHARES);
+    assert_int_equal(settle(&t, &m, 60).last.use, ATSI_LINK_SHARES);
     m.times_us[ATSI_LINK_SHARES] = 34.4; // under epsilon
     m.times_us[ATSI_LINK_STREAMS] = 31;
     assert_int_equal(run(&t, &m, 60, 1).last.use, ATSI_LINK_STREAMS);
@@ -225,8 +220,7 @@ static void speeds_known_better_are_decided_for(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1.08, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 30, 1);
+    settle(&t, &m, 30);
     m.scales.cpu = 1.18;
     struct run r = run(&t, &m, 40, 1);
     assert_true(r.n_decisions == 1 && r.last.scales.cpu == 1.18);
@@ -258,8 +252,7 @@ static void small_changes_and_single_outliers_change_nothing(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}};
     struct atsi_tuner t;
-    atsi_tuner_start(&t, &with_choice);
-    run(&t, &m, 60, 1);
+    settle(&t, &m, 60);
     for (int i = 0; i < 200; i++) {
         struct atsi_scales scales = {1 + 0.1 * (i % 2), 1, 1 - 0.1 * (i % 3 == 0), 0};
         assert_false(atsi_tuner_record(&t, i % 50 == 49 ? 50 : 30 + i % 3, &scales));
