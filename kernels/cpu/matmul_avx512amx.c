@@ -18,6 +18,7 @@ enum {
     AMX_TILES = 4,
     PANEL_SUBS = 8
 };
+_Static_assert((int)ATSI_MANY_TOKENS >= (int)AMX_TOKENS, "no group is short");
 
 // A sub-block of 32 columns and 16 rows.
 struct opened_sub {
@@ -170,17 +171,7 @@ static void amx_matmul(const struct amx_type *type, const struct atsi_matmul_arg
 #include "kernels/cpu/matmul_type_list.h"
 
 void atsi_matmul_fill_avx512amx(struct atsi_matmul_kernels *k) {
-    k->many[ATSI_Q8_0] = q8_0_amx;
-    k->many[ATSI_Q4_0] = q4_0_amx;
-    k->many[ATSI_Q4_1] = q4_1_amx;
-    k->many[ATSI_Q5_0] = q5_0_amx;
-    k->many[ATSI_Q5_1] = q5_1_amx;
-    k->many[ATSI_IQ4_NL] = iq4_nl_amx;
-    k->many[ATSI_MXFP4] = mxfp4_amx;
-    k->many[ATSI_Q2_K] = q2_k_amx;
-    k->many[ATSI_Q3_K] = q3_k_amx;
-    k->many[ATSI_Q4_K] = q4_k_amx;
-    k->many[ATSI_Q5_K] = q5_k_amx;
-    k->many[ATSI_Q6_K] = q6_k_amx;
-    k->many[ATSI_IQ4_XS] = iq4_xs_amx;
+#define FILL(dtype, type) k->many[ATSI_##dtype] = type##_amx;
+    TILE16_TYPES(FILL)
+#undef FILL
 }

@@ -44,7 +44,6 @@ NO_MIN(opened16);
 #define X_WIDE   1
 #define X_RUN    1
 #define X_JOINT  1
-#define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 
 #define X        opened16
@@ -56,7 +55,6 @@ NO_MIN(opened16);
 #define X_WIDE   1
 #define X_RUN    1
 #define X_JOINT  1
-#define X_LAYOUT 0
 #include "kernels/cpu/matmul_kernel.h"
 
 // Asks for the bytes of the next tile that lie where block b of this one's rows would, were they in order. Sixteen rows read

@@ -1,5 +1,5 @@
 // matmul_kernel.h: the tile kernel of one type in vector registers, included once a type (no include guard) as
-// matmul_type_list.h says. It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens, and for packed types X_matmul.
+// matmul_type_list.h says. It defines X_tiles, the kernels for 1, 2, 4 (and 8) tokens.
 
 // dot[t] += the words first_word .. first_word + X_GROUP / 4 - 1 of sub-block s against token t.
 INLINE void X_NAME(_dots)(const uint8_t *block, int half, int s, int first_word, const struct atsi_act_block *const *x,
@@ -157,12 +157,6 @@ static const struct tile_kernels X_NAME(_tiles) = {
 #endif
     },
 };
-
-#if X_LAYOUT
-static void X_NAME(_matmul)(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end) {
-    run_tiles(&X_NAME(_tiles), args, tile_begin, tile_end);
-}
-#endif
 
 #undef X_INSTANCE
 #include "kernels/cpu/matmul_type_end.h"

@@ -56,20 +56,16 @@ static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_arg
 #include "kernels/cpu/matmul_type_list.h"
 #undef X_KERNEL
 
+#define TILE_MATMUL(dtype, type)                                                                          \
+    static void type##_matmul(const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) { \
+        run_tiles(&type##_tiles, a, tile_begin, tile_end);                                                \
+    }
+TILE16_TYPES(TILE_MATMUL)
+
 static void fill_tile_types(struct atsi_matmul_kernels *k) {
-    k->matmul[ATSI_Q8_0] = q8_0_matmul;
-    k->matmul[ATSI_Q4_0] = q4_0_matmul;
-    k->matmul[ATSI_Q4_1] = q4_1_matmul;
-    k->matmul[ATSI_Q5_0] = q5_0_matmul;
-    k->matmul[ATSI_Q5_1] = q5_1_matmul;
-    k->matmul[ATSI_IQ4_NL] = iq4_nl_matmul;
-    k->matmul[ATSI_MXFP4] = mxfp4_matmul;
-    k->matmul[ATSI_Q2_K] = q2_k_matmul;
-    k->matmul[ATSI_Q3_K] = q3_k_matmul;
-    k->matmul[ATSI_Q4_K] = q4_k_matmul;
-    k->matmul[ATSI_Q5_K] = q5_k_matmul;
-    k->matmul[ATSI_Q6_K] = q6_k_matmul;
-    k->matmul[ATSI_IQ4_XS] = iq4_xs_matmul;
+#define FILL(dtype, type) k->matmul[ATSI_##dtype] = type##_matmul;
+    TILE16_TYPES(FILL)
+#undef FILL
 }
 
 #endif

@@ -8,4 +8,3 @@
 #undef X_WIDE
 #undef X_RUN
 #undef X_JOINT
-#undef X_LAYOUT

@@ -7,7 +7,6 @@
 //     X_WIDE       1 when weights need all 8 bits (v_dot_wide)
 //     X_RUN        words whose 16-bit pair sums cannot overflow: 2 * 127 * largest weight * X_RUN < 2^15
 //     X_JOINT      sub-blocks that share words and so are done together for one token: 1, 2 or 4
-//     X_LAYOUT     1 for a packed type, 0 for a form that exists only while a kernel runs (matmul_grid.h)
 // The file ends with matmul_type_end.h.
 #ifndef ATSI_KERNELS_CPU_MATMUL_TYPE_LIST_H
 #define ATSI_KERNELS_CPU_MATMUL_TYPE_LIST_H
@@ -31,7 +30,6 @@
 #define X_WIDE   1
 #define X_RUN    1
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q4_0
@@ -43,7 +41,6 @@
 #define X_WIDE   0
 #define X_RUN    8
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q4_1
@@ -55,7 +52,6 @@
 #define X_WIDE   0
 #define X_RUN    8
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q5_0
@@ -67,7 +63,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q5_1
@@ -79,7 +74,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        iq4_nl
@@ -91,7 +85,6 @@
 #define X_WIDE   1
 #define X_RUN    1
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        mxfp4
@@ -103,7 +96,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q2_k
@@ -115,7 +107,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  JOINT(4)
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q3_k
@@ -127,7 +118,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  JOINT(4)
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q4_k
@@ -139,7 +129,6 @@
 #define X_WIDE   0
 #define X_RUN    8
 #define X_JOINT  JOINT(2)
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q5_k
@@ -151,7 +140,6 @@
 #define X_WIDE   0
 #define X_RUN    4
 #define X_JOINT  JOINT(2)
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        q6_k
@@ -163,7 +151,6 @@
 #define X_WIDE   0
 #define X_RUN    2
 #define X_JOINT  JOINT(4)
-#define X_LAYOUT 1
 #include X_KERNEL
 
 #define X        iq4_xs
@@ -175,7 +162,22 @@
 #define X_WIDE   1
 #define X_RUN    1
 #define X_JOINT  1
-#define X_LAYOUT 1
 #include X_KERNEL
+
+// TYPE(its name in enum atsi_dtype without ATSI_, X) for each of them.
+#define TILE16_TYPES(TYPE) \
+    TYPE(Q8_0, q8_0)       \
+    TYPE(Q4_0, q4_0)       \
+    TYPE(Q4_1, q4_1)       \
+    TYPE(Q5_0, q5_0)       \
+    TYPE(Q5_1, q5_1)       \
+    TYPE(IQ4_NL, iq4_nl)   \
+    TYPE(MXFP4, mxfp4)     \
+    TYPE(Q2_K, q2_k)       \
+    TYPE(Q3_K, q3_k)       \
+    TYPE(Q4_K, q4_k)       \
+    TYPE(Q5_K, q5_k)       \
+    TYPE(Q6_K, q6_k)       \
+    TYPE(IQ4_XS, iq4_xs)
 
 #endif
