@@ -356,6 +356,10 @@ static void test_emulated_amx(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, ATSI_ISA_AVX512);
     emulated_amx_fill(&k);
+    for (int i = 0; i < QUANT_DATA_N_TYPES; i++) {
+        enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
+        if (atsi_layout_of(dtype) == ATSI_LAYOUT_TILE16) assert_non_null(k.many[dtype]);
+    }
     check_many_tokens(&k);
 }
 #endif

@@ -9,7 +9,7 @@
 
 enum {
     PAGE = 2 << 20,
-    FILE_BYTES = 4 * PAGE + 1000
+    FILE_BYTES = 5 * PAGE + 1000
 };
 
 struct piece {
@@ -22,6 +22,7 @@ static const struct piece PIECES[] = {
     {8192, PAGE - 8192}, {PAGE, PAGE},
     {2 * PAGE, 10},      {2 * PAGE + 4096, PAGE},
     {4 * PAGE - 5, 5},   {4 * PAGE + 900, 100},
+    {5 * PAGE + 7, 20},
 };
 
 static void test_pieces(void **state) {
@@ -39,6 +40,8 @@ static void test_pieces(void **state) {
         const struct piece *p = &PIECES[i];
         memcpy(want + p->offset, bytes + p->offset, p->n_bytes);
         check_ok(atsi_page_writer_append(&writer, &file, bytes + p->offset, p->n_bytes, p->offset, &err), err);
+        // What does not end a page waits: pages are written whole.
+        assert_int_equal(writer.n_bytes != 0, (p->offset + p->n_bytes) % PAGE != 0);
     }
     check_ok(atsi_page_writer_flush(&writer, &file, &err), err);
     atsi_page_writer_free(&writer);
