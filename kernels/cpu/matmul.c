@@ -62,19 +62,20 @@ struct cut {
     uint32_t tokens, n_groups;
 };
 
-// When n_shared matrices of this shape are worked on together. Many tokens are cut too (not those of experts, whose numbers
-// differ): runs can then be so long that a group's inputs serve many tiles while they are in L2.
-static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
+// n_experts: matrices of this shape that are worked on together, 0 for a matmul without experts. Its many tokens are cut too (not
+// those of experts, even of one: their numbers differ from a's, and every expert has as many chunks): runs can then be so long
+// that a group's inputs serve many tiles while they are in L2.
+static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_experts, int n_threads) {
     uint64_t tile_bytes = ATSI_TILE_ROWS * atsi_dtype_row_bytes(a->dtype, a->n_cols);
     uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
              most = CHUNK_BYTES_MAX / tile_bytes;
     struct cut cut = {.tokens = a->n_tokens, .n_groups = 1};
-    if (n_shared == 1 && a->n_tokens >= 2 * TOKEN_GROUP) {
+    if (n_experts == 0 && a->n_tokens >= 2 * TOKEN_GROUP) {
         cut.tokens = TOKEN_GROUP;
         cut.n_groups = (a->n_tokens - 1) / TOKEN_GROUP + 1;
     }
     uint64_t wanted = (uint64_t)n_threads * CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
-    uint64_t n = n_tiles * n_shared * cut.n_groups / wanted;
+    uint64_t n = n_tiles * (n_experts > 0 ? n_experts : 1) * cut.n_groups / wanted;
     if (n > most) n = most;
     if (n < least) n = least;
     if (n > n_tiles) n = n_tiles;
@@ -84,20 +85,16 @@ static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_shared, in
     return cut;
 }
 
-static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_shared, int n_threads) {
-    struct cut cut = cut_of(a, n_shared, n_threads);
+static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_experts, int n_threads) {
+    struct cut cut = cut_of(a, n_experts, n_threads);
     return cut.n_runs * cut.n_groups;
 }
 
 // The groups of a run follow each other, so that threads meet in the same weights.
-static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_shared,
+static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_experts,
                       int n_threads, uint32_t i_chunk) {
-    struct cut cut = cut_of(a, n_shared, n_threads);
-    uint32_t i_run = i_chunk, first = 0;
-    if (cut.n_groups > 1) {
-        i_run = i_chunk / cut.n_groups;
-        first = i_chunk % cut.n_groups * cut.tokens;
-    }
+    struct cut cut = cut_of(a, n_experts, n_threads);
+    uint32_t i_run = i_chunk / cut.n_groups, first = i_chunk % cut.n_groups * cut.tokens;
     uint32_t n_tiles = atsi_matmul_tiles(a->n_rows), begin = i_run * cut.tiles;
     uint32_t end = n_tiles - begin < cut.tiles ? n_tiles : begin + cut.tiles;
     struct atsi_matmul_args part = *a;
@@ -113,12 +110,12 @@ static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_mat
 }
 
 uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) {
-    return n_chunks(args, 1, n_threads);
+    return n_chunks(args, 0, n_threads);
 }
 
 void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
                        uint32_t i_chunk) {
-    run_chunk(k, args, 1, n_threads, i_chunk);
+    run_chunk(k, args, 0, n_threads, i_chunk);
 }
 
 size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max) {

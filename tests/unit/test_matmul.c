@@ -461,6 +461,41 @@ static void test_experts(void **state) {
     check_experts(ATSI_F32, true);
 }
 
+// One expert, and only some of many tokens want it: how it is cut must not depend on the others.
+static void test_lone_expert(void **state) {
+    (void)state;
+    enum {
+        TOKENS = 300,
+        ROWS = 16 * 70
+    };
+    struct atsi_matmul_kernels k;
+    atsi_matmul_kernels_init(&k, atsi_isa_best());
+    struct quant_rng rng = {37};
+    struct problem p = make(ATSI_Q4_K, QUANT_RANDOM, ROWS, 256, TOKENS, &rng, &k);
+    size_t n = (size_t)TOKENS * ROWS;
+    float *whole = aligned(n * sizeof(float)), *got = aligned(n * sizeof(float));
+    run(&k, p.args, whole);
+    for (int every = 1; every <= 4; every++) {
+        int32_t ids[TOKENS];
+        for (int t = 0; t < TOKENS; t++) ids[t] = t % every == 0 ? 0 : -1;
+        uint32_t *words = malloc(atsi_expert_groups_words(1, TOKENS) * sizeof *words);
+        struct atsi_expert_groups g;
+        atsi_expert_groups_build(&g, words, 1, ids, 1, TOKENS, 1);
+        memset(got, 0, n * sizeof(float));
+        struct atsi_experts_args e = {.matmul = p.args, .groups = &g};
+        e.matmul.out = got;
+        e.matmul.n_slots = 1;
+        e.matmul.add = true;
+        for (uint32_t i = atsi_experts_n_chunks(&e, 3); i-- > 0;) atsi_experts_chunk(&k, &e, 3, i);
+        for (int t = 0; t < TOKENS; t++)
+            for (int r = 0; r < ROWS; r++) assert_true(got[t * ROWS + r] == (ids[t] == 0 ? whole[t * ROWS + r] : 0.0f));
+        free(words);
+    }
+    free(whole);
+    free(got);
+    destroy(&p);
+}
+
 static void test_isa_names(void **state) {
     (void)state;
     struct atsi_error err;
@@ -490,6 +525,7 @@ int main(void) {
         cmocka_unit_test(test_emulated_amx),
 #endif
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_lone_expert),
         cmocka_unit_test(test_expert_groups),
         cmocka_unit_test(test_isa_names),
     };
