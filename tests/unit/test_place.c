@@ -275,8 +275,7 @@ static void test_the_chunk_is_chosen(void **state) {
     tear_down(&f);
 }
 
-// Both parts of a shared unit end together, and a token is predicted in the fastest of the ways; with all on the GPU there is nothing
-// to share.
+// Operations on the same chosen experts get one share, the mean by bytes of those that can be shared.
 static void check_experts_are_divided_alike(void) {
     struct atsi_unit units[6] = {
         {.weight_bytes = 9, .router_unit = ATSI_NONE}, {.weight_bytes = 9, .router_unit = ATSI_NONE},
@@ -288,6 +287,8 @@ static void check_experts_are_divided_alike(void) {
     for (int i = 0; i < 6; i++) assert_float_equal(shares[i], expected[i], 1e-6);
 }
 
+// Both parts of a shared unit end together, and a token is predicted in the fastest of the ways; with all on the GPU there is nothing
+// to share.
 static void test_shares_are_predicted(void **state) {
     (void)state;
     struct fixture f;
