@@ -66,7 +66,7 @@ static enum atsi_status make_cpu_arena(struct atsi_bench_side *side, const struc
     if (posix_memalign(&memory, PAGE_BYTES, side->arena_bytes))
         return atsi_fail(err, ATSI_FAILED, "no memory to profile with");
     side->arena = memory;
-    madvise(memory, side->arena_bytes, MADV_NOHUGEPAGE); // a mapped plan file has small pages, too
+    madvise(memory, side->arena_bytes, MADV_NOHUGEPAGE); // as a mapped plan file, but where a tmpfs gives large ones
     memset(memory, arena_byte, side->arena_bytes);
     return ATSI_OK;
 }
