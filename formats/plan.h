@@ -45,6 +45,14 @@ struct atsi_contention {
 // What was measured on the machine of docs/performance.md: the CPU keeps 78 of 92 GB/s, the link 51 of 55.
 #define ATSI_CONTENTION_DEFAULT ((struct atsi_contention){92.0 / 78.0, 55.0 / 51.0, 55.0 / 51.0})
 
+// Experts that stay on the GPU one by one, those that are chosen most often, while the operations that they belong to are on the
+// CPU (docs/placement.md): a copy of each beside the host's. Chosen for each router, and so the same in all operations behind it.
+struct atsi_resident_experts {
+    uint32_t n;     // 0: none
+    uint16_t *ids;  // [n] distinct, in the order in which they stand on the GPU
+    float hit_rate; // of the experts that a token chooses, the part that is expected among them
+};
+
 struct atsi_plan_certificate { // zero / "skipped" for a CPU-only plan
     char milp_status[16];
     double objective_us, milp_objective_us, bound_us, gap, dp_seconds, milp_seconds;
@@ -55,9 +63,10 @@ struct atsi_plan {
     struct atsi_plan_model model;
     struct atsi_plan_limits limits;
     struct atsi_program program;
-    struct atsi_unit_times *decode_times;  // [n_units], NULL without a profile
-    struct atsi_unit_times *prefill_times; // [n_units] for a whole chunk, NULL without a profile
-    struct atsi_contention contention;     // of the profile; the default where a plan has none
+    struct atsi_unit_times *decode_times;           // [n_units], NULL without a profile
+    struct atsi_unit_times *prefill_times;          // [n_units] for a whole chunk, NULL without a profile
+    struct atsi_resident_experts *resident_experts; // [n_units] at the units that hold a router; NULL: nowhere any
+    struct atsi_contention contention;              // of the profile; the default where a plan has none
     struct atsi_plan_certificate certificate;
     char device[ATSI_TEXT_CAP];      // name of the profile it was planned for, "" for CPU only
     double predicted_decode_us;      // a token; 0 unknown
@@ -73,5 +82,10 @@ enum atsi_status atsi_plan_to_json(const struct atsi_plan *plan, char **json, si
 // naming the field; the program passes atsi_program_check). Free with atsi_plan_free whether it succeeds or not.
 enum atsi_status atsi_plan_from_json(const char *json, size_t size, struct atsi_plan *plan, struct atsi_error *err);
 void atsi_plan_free(struct atsi_plan *plan); // NULL fine
+
+// The experts of unit i_unit that are resident one by one: NULL for units on the GPU, for units without experts, and where there are none.
+const struct atsi_resident_experts *atsi_plan_resident_experts(const struct atsi_plan *plan, uint32_t i_unit);
+// The operation of a unit that multiplies with expert weights, NULL when it has none; a unit has one at most.
+const struct atsi_op *atsi_unit_experts_op(const struct atsi_program *p, const struct atsi_unit *u);
 
 #endif

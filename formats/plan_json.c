@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "formats/plan.h"
+#include "formats/plan_experts.h"
 #include "formats/plan_tables.h"
 
 // ---- writing ------------------------------------------------------------------------------------------------------
@@ -111,7 +112,8 @@ static bool write_execution(cJSON *root, const struct atsi_plan *plan) {
            write_record(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate) &&
            write_program(root, &plan->program) &&
            write_times(root, "decode_times", plan->decode_times, plan->program.n_units) &&
-           write_times(root, "prefill_times", plan->prefill_times, plan->program.n_units);
+           write_times(root, "prefill_times", plan->prefill_times, plan->program.n_units) &&
+           atsi_plan_experts_write(root, plan);
 }
 
 static bool write_plan(cJSON *root, const struct atsi_plan *plan) {
@@ -324,7 +326,8 @@ static enum atsi_status read_execution(const cJSON *root, struct atsi_plan *plan
     ATSI_TRY(read_program(root, &plan->program, err));
     ATSI_TRY(check_limits(plan, err));
     ATSI_TRY(read_times(root, "decode_times", plan->program.n_units, &plan->decode_times, err));
-    return read_times(root, "prefill_times", plan->program.n_units, &plan->prefill_times, err);
+    ATSI_TRY(read_times(root, "prefill_times", plan->program.n_units, &plan->prefill_times, err));
+    return atsi_plan_experts_read(root, plan, err);
 }
 
 static enum atsi_status read_plan(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err) {
@@ -354,6 +357,7 @@ enum atsi_status atsi_plan_from_json(const char *json, size_t size, struct atsi_
 
 void atsi_plan_free(struct atsi_plan *plan) {
     if (!plan) return;
+    atsi_plan_experts_free(plan); // before the program, which says how many there may be
     atsi_program_free(&plan->program);
     free(plan->decode_times);
     free(plan->prefill_times);

@@ -102,7 +102,9 @@ enum atsi_op_kind {
                     //   bias that counts for the selection only
     ATSI_OP_EXPERTS, // in = x, ids; out (n_used slots side by side) = tensor[0] [cols, rows, n_experts] * x (+ tensor[1]
                      //   [rows, n_experts]) for each slot's expert; x has cols elements (shared) or n_used * cols
-    ATSI_OP_EXPERT_SUM, // in = slots [n_used * width], weights [n_used]; out (+)= sum of weight * slot
+    ATSI_OP_EXPERT_SUM, // in = slots [n_used * width], weights [n_used], ids (int) [n_used]; out (+)= sum of weight * slot in
+                        //   ascending order of the ids, so that it does not depend on how a router orders its slots; without
+                        //   ids (optional) in the order of the slots
     ATSI_OP_CONV, // causal depthwise convolution with tensor[0] [taps, channels], then SiLU; `state` keeps taps - 1
     ATSI_OP_DELTA_RULE, // gated delta rule: in = q, k, v, beta, alpha; tensor[0] [n_v_heads] = A (negative), tensor[1]
                         //   [n_v_heads] = dt bias; see struct atsi_delta_params

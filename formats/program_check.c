@@ -51,11 +51,13 @@ static enum atsi_status check_views(const struct checker *c, int n_in, int n_out
 
 static bool is_int(const struct checker *c, const struct atsi_view *v) { return c->p->buffers[v->buffer].is_int; }
 
-// Integer operands stand only where ids belong: the router's first output, the experts' second input.
+// Integer operands stand only where ids belong: the router's first output, the experts' second input,
+// the third of their sum.
 static enum atsi_status check_int_operands(const struct checker *c) {
     const struct atsi_op *op = c->op;
     for (int i = 0; i < ATSI_OP_MAX_IN && op->in[i].buffer != ATSI_NONE; i++)
-        REQUIRE(is_int(c, &op->in[i]) == (op->kind == ATSI_OP_EXPERTS && i == 1),
+        REQUIRE(is_int(c, &op->in[i]) ==
+                    ((op->kind == ATSI_OP_EXPERTS && i == 1) || (op->kind == ATSI_OP_EXPERT_SUM && i == 2)),
                 "an input has the wrong element type");
     for (int i = 0; i < ATSI_OP_MAX_OUT && op->out[i].buffer != ATSI_NONE; i++)
         REQUIRE(is_int(c, &op->out[i]) == (op->kind == ATSI_OP_ROUTER && i == 0),
@@ -204,8 +206,10 @@ static enum atsi_status check_experts(const struct checker *c) {
 }
 
 static enum atsi_status check_expert_sum(const struct checker *c) {
-    ATSI_TRY(check_views(c, 2, 1));
+    bool ordered = c->op->in[2].buffer != ATSI_NONE;
+    ATSI_TRY(check_views(c, ordered ? 3 : 2, 1));
     REQUIRE((uint64_t)c->op->out[0].width * c->op->in[1].width == c->op->in[0].width, "widths do not match the slots");
+    REQUIRE(!ordered || c->op->in[2].width == c->op->in[1].width, "not one id a slot");
     return ATSI_OK;
 }
 

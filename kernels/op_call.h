@@ -48,12 +48,23 @@ struct atsi_state_ref {
     uint32_t capacity; // KV: slots
 };
 
+// Experts that are resident one by one on the device that runs the call (formats/plan.h, struct atsi_resident_experts).
+struct atsi_experts_ref {
+    const int32_t
+        *slots;       // [n_experts] where each expert stands among the resident ones, -1: not among them. NULL: none is
+                      //   resident. ROUTER: the chosen experts that are come first, in the order in which they were
+                      //   chosen, the others behind them
+    const void *data; // EXPERTS: the resident experts of tensor[0], packed like it; the others are read where tensor[0]
+                      //   is. NULL: none of this tensor
+};
+
 struct atsi_op_call {
     const struct atsi_op *op; // kind and parameters (host memory)
     struct atsi_rows_ref in[ATSI_OP_MAX_IN];
     struct atsi_rows_ref out[ATSI_OP_MAX_OUT];
     struct atsi_tensor_ref tensor[ATSI_OP_MAX_TENSORS];
     struct atsi_state_ref state;
+    struct atsi_experts_ref resident;
     bool outputs_domain;         // rows: round->n_outputs instead of round->n_tokens (SELECT: of its output)
     struct atsi_round_ref round; // addresses on the device that runs the call
 };

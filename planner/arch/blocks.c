@@ -324,6 +324,7 @@ void atsi_block_moe(struct atsi_builder *b, const struct atsi_moe_spec *spec) {
     sum.add = true;
     sum.in[0] = slots;
     sum.in[1] = weights;
+    sum.in[2] = ids;
     sum.out[0] = atsi_stream(b);
     atsi_build_op(b, &sum);
 }
