@@ -1,0 +1,69 @@
+// Expected misses against enumeration of every outcome, and the best number of slots against a reading of the definition.
+#include <math.h>
+
+#include "runtime/schedule/hits.h"
+#include "tests/support/check.h"
+#include "tests/support/random.h"
+
+// Every subset of the n_used experts that may be resident, with its probability.
+static double misses_by_enumeration(uint32_t n_slots, uint32_t n_used, double h) {
+    double sum = 0;
+    for (uint32_t set = 0; set < 1u << n_used; set++) {
+        uint32_t hits = (uint32_t)__builtin_popcount(set);
+        double probability = pow(h, hits) * pow(1 - h, n_used - hits);
+        if (n_slots > hits) sum += probability * (n_slots - hits);
+    }
+    return sum;
+}
+
+static void misses_are_expectations(void **state) {
+    (void)state;
+    static const double rates[] = {0, 0.05, 0.3, 0.5, 0.77, 0.99, 1};
+    for (uint32_t n = 1; n <= 12; n++)
+        for (uint32_t k = 0; k <= n; k++)
+            for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+                assert_true(fabs(atsi_expected_misses(k, n, rates[i]) - misses_by_enumeration(k, n, rates[i])) < 1e-12);
+}
+
+static void all_slots_miss_what_is_not_resident(void **state) {
+    (void)state;
+    for (uint32_t n = 1; n <= 64; n++) {
+        assert_true(fabs(atsi_expected_misses(n, n, 0.8) - 0.2 * n) < 1e-9);
+        assert_true(atsi_expected_misses(n, n, 0) == n);
+    }
+}
+
+static void the_best_number_ends_both_sides_first(void **state) {
+    (void)state;
+    uint64_t rng = 7;
+    for (int i = 0; i < 2000; i++) {
+        struct atsi_slot_times t = {100 * test_uniform(&rng), 20 * test_uniform(&rng), 300 * test_uniform(&rng)};
+        uint32_t n = 1 + (uint32_t)test_below(&rng, 12);
+        double h = test_uniform(&rng), least = INFINITY;
+        for (uint32_t k = 0; k <= n; k++) {
+            double cpu = t.cpu_us * (n - k) / n,
+                   gpu = t.gpu_us * k / n + t.link_us / n * misses_by_enumeration(k, n, h);
+            least = fmin(least, fmax(cpu, gpu));
+        }
+        double best = atsi_slots_us(&t, atsi_best_slots(&t, n, h), n, h);
+        assert_true(fabs(best - least) < 1e-9 * (1 + least));
+    }
+}
+
+static void the_extremes_choose_one_side(void **state) {
+    (void)state;
+    struct atsi_slot_times t = {100, 1, 400};
+    assert_int_equal(atsi_best_slots(&t, 8, 1), 8); // all resident: the GPU alone
+    t.link_us = 1e9;
+    assert_int_equal(atsi_best_slots(&t, 8, 0), 0); // no link: the CPU alone
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(misses_are_expectations),
+        cmocka_unit_test(all_slots_miss_what_is_not_resident),
+        cmocka_unit_test(the_best_number_ends_both_sides_first),
+        cmocka_unit_test(the_extremes_choose_one_side),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
