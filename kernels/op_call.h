@@ -56,8 +56,9 @@ struct atsi_experts_ref {
                       //   chosen, the others behind them
     const void *data; // EXPERTS: the resident experts of tensor[0], packed like it; the others are read where tensor[0]
                       //   is. NULL: none of this tensor
-    int32_t *chosen;  // ROUTER: a second place for its ids, [rows][n_used] one behind the other, for whoever counts them: on
-                      //   a device mapped host memory. NULL: none
+    int32_t
+        *chosen; // ROUTER: a second place for its ids, [rows][n_used] one behind the other, for whoever counts them: on
+                 //   a device mapped host memory. NULL: none
 };
 
 struct atsi_op_call {
