@@ -116,6 +116,10 @@ struct atsi_experts_args {
     struct atsi_matmul_args matmul;
     size_t expert_bytes; // from expert to expert
     const struct atsi_expert_groups *groups;
+    // Experts whose weights stand elsewhere: those of expert e at resident + resident_slots[e] * expert_bytes where resident_slots[e] >= 0.
+    // Both NULL: none.
+    const int32_t *resident_slots; // [n_experts]
+    const void *resident;
 };
 // As atsi_matmul_n_chunks and atsi_matmul_chunk.
 uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threads);

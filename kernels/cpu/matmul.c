@@ -159,12 +159,18 @@ uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threa
     return n_active == 0 ? 0 : n_active * n_chunks(&args->matmul, n_active, n_threads);
 }
 
+static const void *weight_of_expert(const struct atsi_experts_args *args, uint32_t expert) {
+    int32_t slot = args->resident_slots != NULL ? args->resident_slots[expert] : -1;
+    return slot >= 0 ? (const uint8_t *)args->resident + (size_t)slot * args->expert_bytes
+                     : (const uint8_t *)args->matmul.weight + expert * args->expert_bytes;
+}
+
 void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
                         uint32_t i_chunk) {
     const struct atsi_expert_groups *g = args->groups;
     uint32_t per_expert = n_chunks(&args->matmul, g->n_active, n_threads), e = g->active[i_chunk / per_expert];
     struct atsi_matmul_args a = args->matmul;
-    a.weight = (const uint8_t *)a.weight + e * args->expert_bytes;
+    a.weight = weight_of_expert(args, e);
     if (a.bias != NULL) a.bias += (size_t)e * a.n_rows;
     a.pairs = g->pairs + g->first[e];
     a.n_tokens = g->first[e + 1] - g->first[e];

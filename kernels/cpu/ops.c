@@ -88,6 +88,7 @@ static enum atsi_status collect_needs(const struct atsi_program *p, uint32_t n_t
         case ATSI_OP_MATMUL: ATSI_TRY(need_matrix(p, op, n_rows, 1, needs, err)); break;
         case ATSI_OP_EXPERTS: ATSI_TRY(need_experts(p, op, n_rows, needs, err)); break;
         case ATSI_OP_ROUTER: at_least(&needs->thread_bytes, (uint64_t)op->u.router.n_experts * sizeof(float)); break;
+        case ATSI_OP_EXPERT_SUM: at_least(&needs->thread_bytes, (uint64_t)op->in[1].width * sizeof(uint32_t)); break;
         case ATSI_OP_ROPE: need_rope(p, i, needs); break;
         case ATSI_OP_ATTENTION:
         case ATSI_OP_CONV:

@@ -156,6 +156,10 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
         .expert_bytes = (size_t)(weight->size_bytes / p->n_experts),
         .groups = &cpu->routing.groups,
     };
+    if (call->resident.data != NULL) {
+        args.resident_slots = call->resident.slots;
+        args.resident = call->resident.data;
+    }
     args.matmul.n_slots = p->n_used;
     args.matmul.out_slot_stride = args.matmul.n_rows;
     if (p->in_per_slot) {

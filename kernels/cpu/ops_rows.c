@@ -106,11 +106,28 @@ static void run_add(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t
 
 void atsi_steps_of_add(struct atsi_cpu *cpu, const struct atsi_op_call *call) { add_row_step(cpu, call, run_add); }
 
+static void *scratch_of(const struct atsi_cpu *cpu, int i_thread) {
+    return cpu->thread_scratch + (size_t)i_thread * cpu->thread_scratch_bytes;
+}
+
+// The slots in ascending order of their ids.
+static void order_by_id(const int32_t *ids, uint32_t n, uint32_t *order) {
+    for (uint32_t s = 0; s < n; s++) {
+        uint32_t at = s;
+        for (; at > 0 && ids[order[at - 1]] > ids[s]; at--) order[at] = order[at - 1];
+        order[at] = s;
+    }
+}
+
 static void run_expert_sum(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
-    (void)i_thread;
     const struct atsi_op_call *call = step->call;
-    cpu->vec->weighted_sum(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), call->in[1].width,
-                           call->out[0].width, call->op->add, atsi_row(&call->out[0], row));
+    uint32_t n_slots = call->in[1].width, *order = NULL;
+    if (call->in[2].data != NULL) {
+        order = scratch_of(cpu, i_thread);
+        order_by_id((const int32_t *)call->in[2].data + (size_t)row * call->in[2].stride, n_slots, order);
+    }
+    cpu->vec->weighted_sum(atsi_row(&call->in[0], row), atsi_row(&call->in[1], row), order, n_slots, call->out[0].width,
+                           call->op->add, atsi_row(&call->out[0], row));
 }
 
 void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
@@ -121,9 +138,11 @@ void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *c
 
 static void run_router(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     const struct atsi_op_call *call = step->call;
-    float *scores = (float *)(void *)(cpu->thread_scratch + (size_t)i_thread * cpu->thread_scratch_bytes);
-    atsi_route(cpu->vec, &call->op->u.router, atsi_row(&call->in[0], row), call->tensor[0].data, scores,
-               (int32_t *)call->out[0].data + (size_t)row * call->out[0].stride, atsi_row(&call->out[1], row));
+    const struct atsi_router_params *p = &call->op->u.router;
+    int32_t *ids = (int32_t *)call->out[0].data + (size_t)row * call->out[0].stride;
+    float *weights = atsi_row(&call->out[1], row);
+    atsi_route(cpu->vec, p, atsi_row(&call->in[0], row), call->tensor[0].data, scratch_of(cpu, i_thread), ids, weights);
+    if (call->resident.slots != NULL) atsi_route_resident_first(call->resident.slots, p->n_used, ids, weights);
 }
 
 void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) {

@@ -42,3 +42,18 @@ void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_par
     }
     vec->scale(weights, factor, p->n_used, weights);
 }
+
+void atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights) {
+    uint32_t n_resident = 0;
+    for (uint32_t s = 0; s < n_used; s++) {
+        int32_t id = ids[s];
+        float weight = weights[s];
+        if (resident_slots[id] < 0) continue;
+        for (uint32_t at = s; at > n_resident; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[n_resident] = id;
+        weights[n_resident++] = weight;
+    }
+}

@@ -1,4 +1,4 @@
-// router.h: which experts a token uses and with what weights.
+// router.h: which experts a token uses and with what weights, and in which order.
 #ifndef ATSI_KERNELS_CPU_ROUTER_H
 #define ATSI_KERNELS_CPU_ROUTER_H
 
@@ -8,5 +8,8 @@
 // lower number first. The ids are distinct and in range whatever the logits are.
 void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_params *p, const float *logits,
                 const float *bias, float *scores, int32_t *ids, float *weights);
+// Moves the experts with resident_slots[id] >= 0 (struct atsi_experts_ref) and their weights before the others; both groups keep their
+// order.
+void atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights);
 
 #endif

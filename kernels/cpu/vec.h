@@ -65,8 +65,9 @@ struct atsi_vec_kernels {
                       float *out); // out = in * sigmoid(gates); in place allowed
     // out = exp(in - max(in)), returns the sum. In place allowed.
     float (*exp_shifted)(const float *in, uint32_t n, float *out);
-    // out (+)= sum over s of weights[s] * slots[s * n ...].
-    void (*weighted_sum)(const float *slots, const float *weights, uint32_t n_slots, uint32_t n, bool add, float *out);
+    // out (+)= sum over s of weights[s] * slots[s * n ...], s in the order of `order` [n_slots]; NULL: ascending.
+    void (*weighted_sum)(const float *slots, const float *weights, const uint32_t *order, uint32_t n_slots, uint32_t n,
+                         bool add, float *out);
     // One head: the first n_rot elements rotated by cosine and sine [n_rot / 2], the rest copied. In place allowed.
     void (*rope)(enum atsi_rope_pairing pairing, const float *in, const float *cosine, const float *sine,
                  uint32_t n_rot, uint32_t head_dim, float *out);

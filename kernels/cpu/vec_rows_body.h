@@ -107,12 +107,14 @@ static float exp_shifted(const float *in, uint32_t n, float *out) {
     return lanes_sum(sum);
 }
 
-static void weighted_sum(const float *slots, const float *weights, uint32_t n_slots, uint32_t n, bool add_to,
-                         float *out) {
+static void weighted_sum(const float *slots, const float *weights, const uint32_t *order, uint32_t n_slots, uint32_t n,
+                         bool add_to, float *out) {
     for (uint32_t i = 0; i < n; i += LANES) {
         lanes sum = lanes_set(0.0f);
-        for (uint32_t s = 0; s < n_slots; s++)
+        for (uint32_t k = 0; k < n_slots; k++) {
+            uint32_t s = order != NULL ? order[k] : k;
             sum = lanes_fma(lanes_set(weights[s]), lanes_load_left(slots + (size_t)s * n + i, n - i, 0.0f), sum);
+        }
         if (add_to) sum = lanes_add(lanes_load_left(out + i, n - i, 0.0f), sum);
         lanes_store_left(out + i, sum, n - i);
     }

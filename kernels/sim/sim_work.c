@@ -95,6 +95,18 @@ static enum atsi_status translate_state(struct sim_device *d, struct atsi_state_
     return sim_translate(d, state->v, n_rows * atsi_dtype_row_bytes(state->kv_type, info->v_dim), true, &state->v, err);
 }
 
+static enum atsi_status translate_resident(struct sim_device *d, struct atsi_op_call *call, struct atsi_error *err) {
+    bool routes = call->op->kind == ATSI_OP_ROUTER;
+    uint32_t n_experts = routes ? call->op->u.router.n_experts : call->op->u.experts.n_experts;
+    if (call->resident.slots == NULL) return ATSI_OK;
+    const void *slots = call->resident.slots;
+    ATSI_TRY(translate_const(d, &slots, (uint64_t)n_experts * sizeof(int32_t), err));
+    call->resident.slots = slots;
+    if (call->resident.data == NULL) return ATSI_OK;
+    // How many are resident stands in the table, which may still be on its way: one at least is.
+    return translate_const(d, &call->resident.data, call->tensor[0].info->size_bytes / n_experts, err);
+}
+
 // Turns every address of the call into a host address, checked for the extent that the operation touches.
 static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call *call, const struct atsi_round *round,
                                        struct atsi_error *err) {
@@ -107,6 +119,8 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
         if (call->tensor[i].data != NULL)
             ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
     ATSI_TRY(translate_state(d, &call->state, err));
+    if (call->op->kind == ATSI_OP_ROUTER || call->op->kind == ATSI_OP_EXPERTS)
+        ATSI_TRY(translate_resident(d, call, err));
     ATSI_TRY(translate_const(d, &address, sizeof *round, err));
     call->round.round = address;
     if (call->op->kind == ATSI_OP_EMBED) {
