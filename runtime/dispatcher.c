@@ -101,7 +101,7 @@ static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
 static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *factors) {
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         double in_place = factors ? factors[u].in_place : 1;
-        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of(&d->plan->contention, &d->units[u], in_place) : 0;
+        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of_unit(d->plan, u, &d->units[u], in_place) : 0;
         d->last.n_shared += d->gpu_share[u] > 0;
     }
     atsi_shares_even_out(&d->plan->program, d->gpu_share);

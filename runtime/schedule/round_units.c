@@ -14,6 +14,14 @@ uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_uni
     return u->weight_bytes;
 }
 
+double atsi_absent_part(const struct atsi_plan *plan, uint32_t i_unit, uint32_t n_tokens) {
+    const struct atsi_resident_experts *r = atsi_plan_resident_experts(plan, i_unit);
+    if (!r) return 1;
+    if (n_tokens == 1) return 1 - (double)r->hit_rate;
+    const struct atsi_op *op = atsi_unit_experts_op(&plan->program, &plan->program.units[i_unit]);
+    return 1 - (double)r->n / op->u.experts.n_experts;
+}
+
 static double longer(double a, double b) { return a > b ? a : b; }
 
 static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t i, uint32_t n_tokens) {
@@ -39,7 +47,8 @@ void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t 
     for (uint32_t i = 0; i < plan->program.n_units; i++) {
         const struct atsi_unit *u = &plan->program.units[i];
         struct atsi_unit_times t = round_times(plan, i, n_tokens);
-        // What runs in place holds no part of the region; what cannot be promoted does not fit it.
+        // What runs in place holds no part of the region; what cannot be promoted does not fit it. Absent experts stand there
+        // as they do in the whole.
         uint64_t size = !atsi_unit_is_promotable(u)            ? temp_bytes + 1
                         : atsi_unit_runs_in_place(u, n_tokens) ? 0
                                                                : atsi_transfer_bytes(&plan->program, u, n_tokens);
@@ -47,7 +56,8 @@ void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t 
                                                .t_cpu_us = t.cpu_us * scales->cpu,
                                                .t_gpu_us = t.gpu_us * scales->gpu,
                                                .switch_us = t.switch_us + scales->handover_us,
-                                               .transfer_us = t.transfer_us * scales->link,
+                                               .transfer_us =
+                                                   t.transfer_us * scales->link * atsi_absent_part(plan, i, n_tokens),
                                                .after = u->router_unit == ATSI_NONE ? ATSI_AFTER_START : u->router_unit,
                                                .home = u->backend};
     }

@@ -23,6 +23,10 @@ double atsi_active_experts(const struct atsi_experts_params *experts, uint32_t n
 // Bytes that promoting the unit moves over the link in such a round.
 uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_unit *u, uint32_t n_tokens);
 
+// The part of that which still crosses the link where some of the unit's experts are resident one by one (formats/plan.h): for one
+// token, which reads what it has chosen, 1 - the hit rate; for more, which bring all that is absent, 1 - n / n_experts. 1 for other units.
+double atsi_absent_part(const struct atsi_plan *plan, uint32_t i_unit, uint32_t n_tokens);
+
 // How much slower than profiled each resource is now; 1 each when unloaded. And what a hand-over from one side to the other takes beyond
 // the planned time: when another program's kernels have their turn on the card, each costs up to a time slice; 0 when unloaded.
 struct atsi_scales {
@@ -35,7 +39,7 @@ struct atsi_scales atsi_scales_contended(const struct atsi_plan *plan, const str
 
 // Fills units[n_units] for a round of n_tokens with `temp_bytes` of temporary region. Times: decode_times for one token; for
 // more, prefill_times in proportion to the chunk, but never below a decode round's (launches and weights are paid whatever
-// the number of tokens). The plan has both. scales NULL: as profiled.
+// the number of tokens). The plan has both. transfer_us is that of what is absent. scales NULL: as profiled.
 void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t temp_bytes,
                       const struct atsi_scales *scales, struct atsi_schedule_unit *units);
 

@@ -17,6 +17,8 @@ struct builder {
     struct atsi_script *out;
     size_t steps_cap, actions_cap;
     struct atsi_ranges *ranges; // [n_buffers]
+    enum atsi_backend *sides;   // [n_units] on which whole units run
+    uint32_t *columns;          // [n_units] of a shared unit, those that the GPU computes; 0: not shared
     // CROSSes to the device that the CPU has not waited for: what they read on the host.
     struct pending {
         uint32_t buffer, begin, end;
@@ -176,8 +178,7 @@ static void emit_gpu(struct builder *b, const struct atsi_step *s, bool both) {
 }
 
 static bool runs_whole_on_cpu(const struct builder *b, uint32_t i_unit) {
-    bool is_shared = b->params->gpu_share && b->params->gpu_share[i_unit] > 0;
-    return b->params->backends[i_unit] == ATSI_CPU && !is_shared;
+    return b->sides[i_unit] == ATSI_CPU && b->columns[i_unit] == 0;
 }
 
 // What the CPU's next operations, until the device's turn, read of what the device has written: one wait is enough for all of it. What
@@ -289,7 +290,7 @@ static enum atsi_backend reader_side(const struct builder *b, uint32_t i_unit) {
     int32_t result = b->p->ops[units[i_unit].first_op + units[i_unit].n_ops - 1].out[0].buffer;
     for (uint32_t u = i_unit + 1; u < b->p->n_units; u++)
         for (uint32_t i = units[u].first_op; i < units[u].first_op + units[u].n_ops; i++)
-            if (reads(&b->p->ops[i], result)) return b->params->backends[u];
+            if (reads(&b->p->ops[i], result)) return b->sides[u];
     return ATSI_CPU;
 }
 
@@ -353,23 +354,28 @@ static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing
 
 // ---- units --------------------------------------------------------------------------------------------------------
 
-static bool try_shared(struct builder *b, uint32_t i_unit) {
-    struct sharing s;
-    float share = b->params->gpu_share ? b->params->gpu_share[i_unit] : 0;
-    if (!(share > 0) || b->params->backends[i_unit] == ATSI_GPU || !can_share(b->p, i_unit, &s)) return false;
-    uint32_t columns = gpu_columns(&b->p->ops[s.first_divided], share);
-    if (columns == 0 || columns == out_columns(&b->p->ops[s.first_divided])) return false;
-    emit_shared(b, i_unit, &s, columns);
-    return true;
+// Where each unit runs, and what of it on the GPU where it is shared: all of it is not shared.
+static void divide_units(struct builder *b) {
+    for (uint32_t u = 0; u < b->p->n_units; u++) {
+        struct sharing s;
+        float share = b->params->gpu_share ? b->params->gpu_share[u] : 0;
+        b->sides[u] = b->params->backends[u];
+        if (!(share > 0) || b->sides[u] == ATSI_GPU || !can_share(b->p, u, &s)) continue;
+        const struct atsi_op *op = &b->p->ops[s.first_divided];
+        uint32_t columns = gpu_columns(op, share);
+        if (columns == out_columns(op))
+            b->sides[u] = ATSI_GPU;
+        else
+            b->columns[u] = columns;
+    }
 }
 
-static void emit_unit(struct builder *b, uint32_t i_unit) {
+static void emit_whole_unit(struct builder *b, uint32_t i_unit) {
     const struct atsi_unit *u = &b->p->units[i_unit];
-    enum atsi_backend backend = b->params->backends[i_unit];
-    bool promoted = backend == ATSI_GPU && b->params->promoted && b->params->promoted[i_unit];
-    bool prefetched = promoted && b->params->prefetched && b->params->prefetched[i_unit];
-    b->i_unit = i_unit;
-    if (try_shared(b, i_unit)) return;
+    enum atsi_backend backend = b->sides[i_unit];
+    bool moved = backend != b->params->backends[i_unit];
+    bool promoted = moved || (backend == ATSI_GPU && b->params->promoted && b->params->promoted[i_unit]);
+    bool prefetched = promoted && !moved && b->params->prefetched && b->params->prefetched[i_unit];
     if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_AWAIT});
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
         if (b->p->ops[i].kind == ATSI_OP_SELECT && b->out->tail == UINT32_MAX) b->out->tail = b->out->n_actions;
@@ -378,9 +384,19 @@ static void emit_unit(struct builder *b, uint32_t i_unit) {
     if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_CONSUMED});
 }
 
+static void emit_unit(struct builder *b, uint32_t i_unit) {
+    struct sharing s;
+    b->i_unit = i_unit;
+    if (b->columns[i_unit] > 0 && can_share(b->p, i_unit, &s))
+        emit_shared(b, i_unit, &s, b->columns[i_unit]);
+    else
+        emit_whole_unit(b, i_unit);
+}
+
 static void build(struct builder *b) {
     b->out->tail = UINT32_MAX;
     for (uint32_t i = 0; i < b->p->n_buffers; i++) atsi_ranges_init(&b->ranges[i], b->p->buffers[i].width);
+    divide_units(b);
     for (uint32_t u = 0; u < b->p->n_units && !b->failed; u++) emit_unit(b, u);
     if (fetch(b, (struct part){(uint32_t)b->p->logits, 0, b->p->n_vocab}, ATSI_CPU)) {
         record(b);
@@ -393,11 +409,15 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
     memset(out, 0, sizeof *out);
     struct builder b = {.p = params->program, .params = params, .out = out};
     b.ranges = calloc(b.p->n_buffers, sizeof *b.ranges);
-    b.failed = b.ranges == NULL;
+    b.sides = calloc(b.p->n_units, sizeof *b.sides);
+    b.columns = calloc(b.p->n_units, sizeof *b.columns);
+    b.failed = !b.ranges || !b.sides || !b.columns;
     if (!b.failed) build(&b);
     bool overflowed = false;
     for (uint32_t i = 0; b.ranges && i < b.p->n_buffers; i++) overflowed |= b.ranges[i].overflowed;
     free(b.ranges);
+    free(b.sides);
+    free(b.columns);
     free(b.pending);
     if (overflowed) return atsi_fail(err, ATSI_FAILED, "a buffer is divided in more parts than a round can follow");
     return b.failed ? atsi_fail(err, ATSI_FAILED, "out of memory while building a round") : ATSI_OK;

@@ -1,7 +1,7 @@
 // script.h: a program and an assignment as the list of actions of a round (docs/architecture.md). Pure: no device, no memory.
 //
 // Units run one after another. A unit may be shared: its big matrix is divided by output columns (experts: by slots), the first
-// part computed by the GPU while the CPU computes the rest. What a side reads and does not hold is copied there by a CROSS in the compute
+// part computed by the GPU while the CPU computes the rest; one of which the GPU computes everything runs there in place. What a side reads and does not hold is copied there by a CROSS in the compute
 // stream; the CPU waits for the stream only when it needs what a CROSS brings, or is about to overwrite what one still reads.
 #ifndef ATSI_RUNTIME_SCHEDULE_SCRIPT_H
 #define ATSI_RUNTIME_SCHEDULE_SCRIPT_H

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/schedule/hits.h"
+
 uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first) {
     uint32_t n = 0, end = first < s->tail ? s->tail : s->n_actions;
     while (first + n < end &&
@@ -44,17 +46,38 @@ static bool uses_link(const struct atsi_script *s) {
     return false;
 }
 
+// Of a whole unit that is promoted.
+static double bytes_over_link(const struct builder *b, uint32_t u) {
+    const struct atsi_program *p = &b->plan->program;
+    return (double)atsi_transfer_bytes(p, &p->units[u], b->n_tokens) * atsi_absent_part(b->plan, u, b->n_tokens);
+}
+
+// The part of an operation's absent weights that a step reads: of one token's experts those come last that are not resident.
+static double absent_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
+    const struct atsi_op *op = &b->plan->program.ops[s->op];
+    const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, i_unit);
+    double width = op->out[0].width;
+    if (!r || b->n_tokens > 1 || op->kind != ATSI_OP_EXPERTS) return (s->end - s->begin) / width;
+    uint32_t n_used = op->u.experts.n_used, rows = op->out[0].width / n_used;
+    double all = atsi_expected_misses(n_used, n_used, r->hit_rate);
+    double here = atsi_expected_misses(s->end / rows, n_used, r->hit_rate) -
+                  atsi_expected_misses(s->begin / rows, n_used, r->hit_rate);
+    return all > 0 ? here / all : 0;
+}
+
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
     const struct atsi_program *p = &b->plan->program;
     uint32_t u = atsi_program_unit_of(p, s->op);
-    double part = (double)(s->end - s->begin) / p->ops[s->op].out[0].width * weight_in_unit(p, &p->units[u], s->op);
+    double weight = weight_in_unit(p, &p->units[u], s->op);
+    double part = (double)(s->end - s->begin) / p->ops[s->op].out[0].width * weight;
     if (s->backend == ATSI_CPU)
         cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
     else
         cost->gpu_us += (float)(part * b->units[u].t_gpu_us);
     if (!s->promoted || b->waits_for_transfer) return;
-    cost->link_us += (float)(part * b->units[u].transfer_us * b->in_place);
-    b->out->link_bytes += part * (double)atsi_transfer_bytes(p, &p->units[u], b->n_tokens);
+    double absent = absent_in_step(b, s, u) * weight;
+    cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);
+    b->out->link_bytes += absent * bytes_over_link(b, u);
 }
 
 static void add_steps(const struct builder *b, const struct atsi_action *a, struct atsi_split_cost *cost) {
@@ -68,8 +91,7 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
             uint32_t op = b->script->steps[b->script->actions[i].first].op;
             uint32_t u = atsi_program_unit_of(&b->plan->program, op);
             b->out->splits[i_action].link_us = (float)(b->units[u].transfer_us * b->beside_cpu);
-            b->out->link_bytes +=
-                (double)atsi_transfer_bytes(&b->plan->program, &b->plan->program.units[u], b->n_tokens);
+            b->out->link_bytes += bytes_over_link(b, u);
             return;
         }
 }

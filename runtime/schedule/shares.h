@@ -11,6 +11,11 @@
 // for this unit, 1 when nothing is known. 0: nothing to divide.
 float atsi_share_of(const struct atsi_contention *contention, const struct atsi_schedule_unit *unit, double in_place);
 
+// The same for unit i_unit of a plan: of experts some of which are resident one by one, the number of slots with which both end best
+// (hits.h), as a part of all; 1: the GPU computes the unit alone. `unit` is of a round of one token.
+float atsi_share_of_unit(const struct atsi_plan *plan, uint32_t i_unit, const struct atsi_schedule_unit *unit,
+                         double in_place);
+
 // Experts behind one router are divided alike, by the mean of what suits each: the operations of a slot stay on one side, and nothing
 // crosses between them. gpu_share [n_units].
 void atsi_shares_even_out(const struct atsi_program *program, float *gpu_share);
