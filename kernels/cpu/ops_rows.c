@@ -143,6 +143,8 @@ static void run_router(struct atsi_cpu *cpu, const struct atsi_step *step, uint3
     float *weights = atsi_row(&call->out[1], row);
     atsi_route(cpu->vec, p, atsi_row(&call->in[0], row), call->tensor[0].data, scratch_of(cpu, i_thread), ids, weights);
     if (call->resident.slots != NULL) atsi_route_resident_first(call->resident.slots, p->n_used, ids, weights);
+    if (call->resident.chosen != NULL)
+        memcpy(call->resident.chosen + (size_t)row * p->n_used, ids, p->n_used * sizeof *ids);
 }
 
 void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) {

@@ -95,13 +95,30 @@ static enum atsi_status translate_state(struct sim_device *d, struct atsi_state_
     return sim_translate(d, state->v, n_rows * atsi_dtype_row_bytes(state->kv_type, info->v_dim), true, &state->v, err);
 }
 
-static enum atsi_status translate_resident(struct sim_device *d, struct atsi_op_call *call, struct atsi_error *err) {
-    bool routes = call->op->kind == ATSI_OP_ROUTER;
-    uint32_t n_experts = routes ? call->op->u.router.n_experts : call->op->u.experts.n_experts;
-    if (call->resident.slots == NULL) return ATSI_OK;
-    const void *slots = call->resident.slots;
-    ATSI_TRY(translate_const(d, &slots, (uint64_t)n_experts * sizeof(int32_t), err));
-    call->resident.slots = slots;
+static enum atsi_status translate_slots(struct sim_device *d, const int32_t **slots, uint32_t n_experts,
+                                        struct atsi_error *err) {
+    const void *address = *slots;
+    if (address == NULL) return ATSI_OK;
+    ATSI_TRY(translate_const(d, &address, (uint64_t)n_experts * sizeof **slots, err));
+    *slots = address;
+    return ATSI_OK;
+}
+
+static enum atsi_status translate_router(struct sim_device *d, struct atsi_op_call *call, uint32_t n_rows,
+                                         struct atsi_error *err) {
+    const struct atsi_router_params *p = &call->op->u.router;
+    ATSI_TRY(translate_slots(d, &call->resident.slots, p->n_experts, err));
+    if (call->resident.chosen == NULL) return ATSI_OK;
+    void *chosen;
+    ATSI_TRY(
+        sim_translate(d, call->resident.chosen, (uint64_t)n_rows * p->n_used * sizeof(int32_t), true, &chosen, err));
+    call->resident.chosen = chosen;
+    return ATSI_OK;
+}
+
+static enum atsi_status translate_experts(struct sim_device *d, struct atsi_op_call *call, struct atsi_error *err) {
+    uint32_t n_experts = call->op->u.experts.n_experts;
+    ATSI_TRY(translate_slots(d, &call->resident.slots, n_experts, err));
     if (call->resident.data == NULL) return ATSI_OK;
     // How many are resident stands in the table, which may still be on its way: one at least is.
     return translate_const(d, &call->resident.data, call->tensor[0].info->size_bytes / n_experts, err);
@@ -119,8 +136,8 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
         if (call->tensor[i].data != NULL)
             ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
     ATSI_TRY(translate_state(d, &call->state, err));
-    if (call->op->kind == ATSI_OP_ROUTER || call->op->kind == ATSI_OP_EXPERTS)
-        ATSI_TRY(translate_resident(d, call, err));
+    if (call->op->kind == ATSI_OP_ROUTER) ATSI_TRY(translate_router(d, call, n_rows, err));
+    if (call->op->kind == ATSI_OP_EXPERTS) ATSI_TRY(translate_experts(d, call, err));
     ATSI_TRY(translate_const(d, &address, sizeof *round, err));
     call->round.round = address;
     if (call->op->kind == ATSI_OP_EMBED) {

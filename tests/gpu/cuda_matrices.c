@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "tests/gpu/cuda_suite.h"
-#include "tests/gpu/gpu_case.h"
 #include "tests/support/check.h"
+#include "tests/support/gpu_case.h"
 
 static const enum atsi_dtype TYPES[] = {
     ATSI_F32, ATSI_F16, ATSI_BF16, ATSI_Q8_0, ATSI_Q4_0, ATSI_Q4_1, ATSI_Q5_0, ATSI_Q5_1, ATSI_Q2_K, ATSI_Q3_K,

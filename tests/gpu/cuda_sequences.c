@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "tests/gpu/cuda_suite.h"
-#include "tests/gpu/gpu_case.h"
 #include "tests/support/check.h"
+#include "tests/support/gpu_case.h"
 
 // ---- sequences -----------------------------------------------------------------------------------------------------------
 

@@ -42,9 +42,12 @@ void op_case_free(struct op_case *c) {
     for (int i = 0; i < OP_CASE_CAP; i++) {
         free(c->buffers[i]);
         free(c->tensors[i]);
+        free(c->resident[i]);
         free(c->states[i][0]);
         free(c->states[i][1]);
     }
+    free(c->resident_slots);
+    free(c->chosen);
     atsi_program_free(&c->program);
 }
 
@@ -102,6 +105,42 @@ int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_h
     struct atsi_state s = {.kind = kind, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window};
     snprintf(s.name, sizeof s.name, "state.%u", c->program.n_states);
     return atsi_program_add_state(&c->program, &s);
+}
+
+// Experts in random order, the first *n of them resident.
+static uint32_t *choose_resident(uint32_t n_experts, float share, struct test_random *r, uint32_t *n) {
+    uint32_t *ids = zeroed(n_experts * sizeof *ids);
+    *n = 1 + (uint32_t)(share * (float)(n_experts - 1));
+    for (uint32_t i = 0; i < n_experts; i++) { // from the inside out
+        uint32_t k = test_random_below(r, i + 1);
+        ids[i] = ids[k];
+        ids[k] = i;
+    }
+    return ids;
+}
+
+void op_case_make_resident(struct op_case *c, uint32_t n_experts, float share, struct test_random *r) {
+    uint32_t n, *ids = choose_resident(n_experts, share, r, &n);
+    c->resident_slots = zeroed(n_experts * sizeof *c->resident_slots);
+    c->n_resident_slots = n_experts;
+    for (uint32_t i = 0; i < n_experts; i++) c->resident_slots[ids[i]] = i < n ? (int32_t)i : -1;
+    for (uint32_t i = 0; i < c->program.n_ops; i++) {
+        const struct atsi_op *op = &c->program.ops[i];
+        if (op->kind != ATSI_OP_EXPERTS) continue;
+        size_t bytes = (size_t)(c->program.tensors[op->tensor[0]].size_bytes / n_experts);
+        uint8_t *all = c->tensors[op->tensor[0]], *block = zeroed(n * bytes);
+        c->resident[op->tensor[0]] = block;
+        for (uint32_t k = 0; k < n; k++) {
+            memcpy(block + k * bytes, all + ids[k] * bytes, bytes);
+            memset(all + ids[k] * bytes, 0xff, bytes);
+        }
+    }
+    free(ids);
+}
+
+void op_case_count_chosen(struct op_case *c, uint32_t n_used) {
+    c->n_chosen = c->n_tokens * n_used;
+    c->chosen = zeroed(c->n_chosen * sizeof *c->chosen);
 }
 
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind) {
@@ -200,6 +239,10 @@ static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_
         call.state = (struct atsi_state_ref){c->states[op->state][0], c->states[op->state][1],
                                              &c->program.states[op->state], c->kv_type, c->capacity};
     call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    if (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS) call.resident.slots = c->resident_slots;
+    if (op->kind == ATSI_OP_EXPERTS) call.resident.data = c->resident[op->tensor[0]];
+    if (op->kind == ATSI_OP_ROUTER && c->chosen != NULL)
+        call.resident.chosen = c->chosen + (size_t)first_row * op->u.router.n_used;
     call.round = (struct atsi_round_ref){round, c->token_ids + first_row, c->output_rows};
     return call;
 }

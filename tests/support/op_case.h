@@ -31,6 +31,12 @@ struct op_case {
     float *buffers[OP_CASE_CAP]; // [n rows][width], int32 for integer buffers
     void *tensors[OP_CASE_CAP];  // as packed
     void *states[OP_CASE_CAP][2];
+    // Experts that are resident one by one, for all calls that can have some (struct atsi_experts_ref): where each stands, and by tensor
+    // the block of them. NULL: none.
+    int32_t *resident_slots;
+    void *resident[OP_CASE_CAP];
+    int32_t *chosen; // [n_chosen] what a router is given as the second place of its ids, NULL: none
+    uint32_t n_resident_slots, n_chosen;
     int32_t token_ids[4096], output_rows[4096];
 };
 
@@ -45,6 +51,11 @@ int32_t op_case_tensor(struct op_case *c, uint64_t ne0, uint64_t ne1, uint64_t n
 int32_t op_case_q8_0(struct op_case *c, uint64_t ne0, uint64_t ne1, struct test_random *r, float scale);
 int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_heads, uint32_t k_dim, uint32_t v_dim,
                       uint32_t window);
+// Makes a random subset of n_experts resident, `share` of them but one at least: copies them into blocks of their own, in random order,
+// and fills their places in the tensors of all EXPERTS ops with garbage.
+void op_case_make_resident(struct op_case *c, uint32_t n_experts, float share, struct test_random *r);
+// Gives the case's only router a second place for its ids, `chosen`.
+void op_case_count_chosen(struct op_case *c, uint32_t n_used);
 // Appends an op with every operand absent, to be filled in.
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind);
 struct atsi_view op_case_view(const struct op_case *c, int32_t buffer); // the whole width

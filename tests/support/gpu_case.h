@@ -1,6 +1,6 @@
-// gpu_case.h: the operations of an op_case on a device, and how far its results are from the CPU's.
-#ifndef ATSI_TESTS_GPU_GPU_CASE_H
-#define ATSI_TESTS_GPU_GPU_CASE_H
+// gpu_case.h: the operations of an op_case on a device, a card or the simulated one, and how far its results are from the CPU's.
+#ifndef ATSI_TESTS_SUPPORT_GPU_CASE_H
+#define ATSI_TESTS_SUPPORT_GPU_CASE_H
 
 #include "kernels/device.h"
 #include "tests/support/op_case.h"

@@ -1,4 +1,4 @@
-#include "tests/gpu/gpu_case.h"
+#include "tests/support/gpu_case.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +34,9 @@ struct device_case {
     struct atsi_stream *s;
     struct atsi_error err;
     void *buffers[OP_CASE_CAP], *tensors[OP_CASE_CAP], *states[OP_CASE_CAP][2];
+    void *resident_slots, *resident[OP_CASE_CAP];
+    int32_t *chosen; // pinned
+    void *chosen_dev;
     void *token_ids, *output_rows, *round;
     struct atsi_round *host_round; // pinned
     void *host_round_dev;
@@ -103,6 +106,35 @@ static void upload_states(struct device_case *x, uint32_t first_pos) {
     }
 }
 
+// The experts of a tensor that are resident: as many as have a slot.
+static size_t resident_bytes(const struct op_case *c, uint32_t tensor) {
+    const struct atsi_tensor *t = &c->program.tensors[tensor];
+    size_t n = 0;
+    for (uint64_t e = 0; e < t->ne[2]; e++) n += c->resident_slots[e] >= 0;
+    return n * (size_t)(t->size_bytes / t->ne[2]);
+}
+
+static void upload_residents(struct device_case *x) {
+    const struct op_case *c = x->c;
+    if (c->resident_slots != NULL)
+        x->resident_slots = device_memory(x, c->n_resident_slots * sizeof *c->resident_slots, c->resident_slots);
+    for (uint32_t t = 0; t < c->program.n_tensors; t++)
+        if (c->resident[t] != NULL) x->resident[t] = device_memory(x, resident_bytes(c, t), c->resident[t]);
+    if (c->chosen == NULL) return;
+    void *host = NULL;
+    TRY(x, host_alloc(x->d, c->n_chosen * sizeof *c->chosen, &host, &x->chosen_dev, &x->err));
+    x->chosen = host;
+}
+
+static void free_residents(struct device_case *x) {
+    const struct op_case *c = x->c;
+    x->d->ops->free(x->d, x->resident_slots);
+    for (uint32_t t = 0; t < c->program.n_tensors; t++) x->d->ops->free(x->d, x->resident[t]);
+    if (c->chosen == NULL) return;
+    memcpy(c->chosen, x->chosen, c->n_chosen * sizeof *c->chosen);
+    x->d->ops->host_free(x->d, x->chosen);
+}
+
 static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk,
                       uint32_t first_pos) {
     memset(x, 0, sizeof *x);
@@ -114,6 +146,7 @@ static void open_case(struct device_case *x, struct op_case *c, struct atsi_devi
     for (uint32_t t = 0; t < c->program.n_tensors; t++)
         x->tensors[t] = device_memory(x, (size_t)c->program.tensors[t].size_bytes, c->tensors[t]);
     upload_states(x, first_pos);
+    upload_residents(x);
     x->token_ids = device_memory(x, sizeof c->token_ids, c->token_ids);
     x->output_rows = device_memory(x, sizeof c->output_rows, c->output_rows);
     x->round = device_memory(x, sizeof(struct atsi_round), NULL);
@@ -131,6 +164,7 @@ static void close_case(struct device_case *x) {
     for (uint32_t t = 0; t < x->c->program.n_tensors; t++) x->d->ops->free(x->d, x->tensors[t]);
     for (uint32_t i = 0; i < x->c->program.n_states; i++)
         for (int k = 0; k < 2; k++) x->d->ops->free(x->d, x->states[i][k]);
+    free_residents(x);
     x->d->ops->free(x->d, x->token_ids);
     x->d->ops->free(x->d, x->output_rows);
     x->d->ops->free(x->d, x->round);
@@ -158,6 +192,10 @@ static struct atsi_op_call make_call(const struct device_case *x, const struct a
         call.state = (struct atsi_state_ref){x->states[op->state][0], x->states[op->state][1],
                                              &c->program.states[op->state], c->kv_type, c->capacity};
     call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    if (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS) call.resident.slots = x->resident_slots;
+    if (op->kind == ATSI_OP_EXPERTS) call.resident.data = x->resident[op->tensor[0]];
+    if (op->kind == ATSI_OP_ROUTER && x->chosen != NULL)
+        call.resident.chosen = (int32_t *)x->chosen_dev + (size_t)first_row * op->u.router.n_used;
     call.round = (struct atsi_round_ref){x->round, (const int32_t *)x->token_ids + first_row, x->output_rows};
     return call;
 }
