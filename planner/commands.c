@@ -82,6 +82,14 @@ static enum atsi_status build_tokenizer(struct making *m, struct atsi_error *err
     return status;
 }
 
+// A format that is not known is found out here, not in the first conversation.
+static void say_chat(const struct making *m) {
+    if (m->plan.chat_template && !m->plan.chat_format[0])
+        atsi_say(m->console,
+                 "note: the model's chat template is of a kind that is not known: the plan completes text, and "
+                 "atsi-run --chat needs --chat-format NAME");
+}
+
 static enum atsi_status write_file(struct making *m, struct atsi_str tokenizer, struct atsi_error *err) {
     struct atsi_progress_bar bar = {.console = m->console, .label = "packing"};
     struct atsi_write_options options = {.no_weights = m->options->no_weights,
@@ -94,6 +102,7 @@ static enum atsi_status write_file(struct making *m, struct atsi_str tokenizer, 
                                               &options, &result, err);
     atsi_progress_end(&bar);
     ATSI_TRY(status);
+    say_chat(m);
     return atsi_report_written(m->console, m->output_path, &m->plan, &result, m->options->json, err);
 }
 

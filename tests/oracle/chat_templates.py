@@ -1,7 +1,7 @@
 """Chat templates as the models bring them, reduced to plain conversations: which special tokens, roles, white space and defaults.
 
-Each is (vocabulary's special tokens, begin-of-sequence, template). They are written from the facts of the models' own templates; where
-the test data has an original (Qwen 3, Gemma 3) that is used instead.
+Each is (vocabulary's special tokens, begin-of-sequence, template). They are written from the facts of the models' own templates; the
+test data's originals (Qwen 3, Gemma 3) are compared too.
 """
 
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -115,19 +115,29 @@ SEED_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<seed:bos>assistant\n' }}{% endif %}"
 )
 
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% set ns = namespace(first='', turns=messages) %}"
+    "{% if messages[0].role == 'system' %}{% set ns.first = messages[0].content + '\n\n' %}{% set ns.turns = messages[1:] %}{% endif %}"
+    "{% for m in ns.turns %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n'"
+    " + (ns.first if loop.first else '') + m.content|trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 TEMPLATES = {
     "chatml": (CHATML, None, chatml()),
     "qwen2": (CHATML, None, chatml(default="You are a helpful assistant.")),
     "qwen2.5": (CHATML, None, chatml(default=QWEN25)),
+    "qwen3": (CHATML, None, chatml(thinks=True)),
     "qwen3-thinking": (CHATML, None, chatml(thinks=True, reply="<think>\\n")),
     "qwen3.5": (CHATML, None, chatml(thinks=True, trims=True, reply="' }}{{ '<think>\\n")),
     "qwen3.5-nothink": (CHATML, None, "{% set x = enable_thinking is defined and enable_thinking is true %}"
                         + chatml(thinks=True, trims=True, reply="<think>\\n\\n</think>\\n\\n")),
     "llama3": (LLAMA, "<|begin_of_text|>", llama()),
-    "llama3.1": (LLAMA, "<|begin_of_text|>", llama("{{ '26 Jul 2024' }}")),
+    "llama3.1": (LLAMA, "<|begin_of_text|>", llama("{% set date_string = '26 Jul 2024' %}{{ date_string }}")),
     "llama3.2": (LLAMA, "<|begin_of_text|>", llama("{{ strftime_now('%d %b %Y') }}")),
+    "gemma": (["<bos>", "<end_of_turn>", "<start_of_turn>"], "<bos>", GEMMA_TEMPLATE),
     "glm4": (GLM, None, GLM4.replace("REPLY", "")),
     "glm-z1": (GLM, None, GLM4.replace("REPLY", "\n<think>")),
     "glm4.5": (GLM, None, GLM45),

@@ -1,12 +1,18 @@
-"""Rendered chat prompts against jinja2 (PyPI), which evaluates the models' templates."""
+"""Rendered chat prompts against jinja2 (PyPI), which evaluates the models' templates.
+
+ATSI_CHAT_TEMPLATES names a folder of *.jinja: templates as models bring them, each of which is then rendered equal or not recognised.
+"""
 
 import json
+import os
 import subprocess
 from datetime import datetime
+from pathlib import Path
 
 import jinja2
 from chat_templates import TEMPLATES
 from gguf import GGUFReader, GGUFWriter, TokenType
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from oracle import BUILD, ROOT, WORK, finish, report, run
 from tokenizer_texts import DATA
@@ -27,9 +33,19 @@ def conversations():
             yield ([{"role": "system", "content": system}] if system else []) + turns
 
 
+class Generation(Extension):
+    """{% generation %}: marks what a model is trained on, renders nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+
 def jinja_text(template: str, messages, bos: str, eos: str) -> str:
     """As transformers evaluates a template."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
 
     def fail(message):
         raise jinja2.TemplateError(message)
@@ -162,7 +178,62 @@ def compare_real_vocabularies() -> None:
         compare(f"vocabulary and template of {folder}", model, template, bos, eos, specials, format_name)
 
 
+# ---- templates in a folder ---------------------------------------------------------------------------------------------------
+
+PLAIN = [["Hello"], ["What is 2 + 2?", "4", "And 3 + 3?"], ["first", "<think>\nhm, 1\n</think>\n\nOne.", "second"]]
+
+
+def original_texts(template: str, bos, eos: str):
+    """Of plain conversations, those that the template takes. One that drops system texts says nothing of how they look."""
+    for system in (None, "Be terse."):
+        for talk in PLAIN:
+            turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(talk)]
+            messages = ([{"role": "system", "content": system}] if system else []) + turns
+            try:
+                text = jinja_text(template, messages, bos, eos)
+            except jinja2.TemplateError:
+                continue
+            if not system or system in text:
+                yield messages, text
+
+
+def differing(template: str, format_name: str) -> int:
+    """How many conversations the format renders in another way than the template."""
+    specials, bos, _ = TEMPLATES[format_name]
+    model, plan = WORK / "folder.gguf", WORK / "folder.atsp"
+    write_model(model, specials, bos, specials[1], template)
+    run("atsi-plan", model, "--vocab-only", "--quiet", "-o", plan)
+    pairs = list(original_texts(template, bos, specials[1]))
+    if format_name == "mistral-v7":  # a page of instructions by default, which is not rendered
+        pairs = [(messages, text) for messages, text in pairs if messages[0]["role"] == "system"]
+    if format_name == "mistral":  # spaces that its vocabulary puts there, and every answer begins with
+        pairs = [(messages, text.replace(" [INST]", "[INST]").replace("[/INST] ", "[/INST]")) for messages, text in pairs]
+    expected = piped("tokenize", model, "--special", lines=[text.encode().hex() for _, text in pairs])
+    ours = piped("chat_prompt", plan, "", lines=[json.dumps(messages) for messages, _ in pairs])
+    return sum(a != b for a, b in zip(ours, expected, strict=True))
+
+
+def detected(template: str) -> str:
+    model, plan = WORK / "folder.gguf", WORK / "folder.atsp"
+    write_model(model, ["<a>", "<b>"], None, "<b>", template)
+    run("atsi-plan", model, "--vocab-only", "--quiet", "-o", plan)
+    return json.loads(run("atsi-plan", "--info", plan, "--json")).get("chat_format", "")
+
+
+def compare_folder() -> None:
+    folder = os.environ.get("ATSI_CHAT_TEMPLATES")
+    if not folder:
+        report("templates of models # SKIP ATSI_CHAT_TEMPLATES names no folder", True)
+        return
+    for path in sorted(Path(folder).glob("*.jinja")):
+        template = path.read_text()
+        name = detected(template)
+        n = differing(template, name) if name else 0
+        report(f"{path.name}: {name or 'not recognised'}", n == 0, *([f"{n} conversations differ"] if n else []))
+
+
 compare_restated()
 compare_swallowed_space()
 compare_real_vocabularies()
+compare_folder()
 finish()

@@ -1,8 +1,7 @@
-// The command line of atsi-plan, the default file name, and chat formats by their templates.
+// The command line of atsi-plan and the default file name.
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "planner/chat_format.h"
 #include "planner/options.h"
 #include "planner/output_name.h"
 #include "tests/support/check.h"
@@ -105,48 +104,12 @@ static void test_output_names(void **state) {
     }
 }
 
-static void test_chat_formats(void **state) {
-    (void)state;
-    static const char *const templates[][2] = {
-        {"{{'<|im_start|>' + m.role}}...<|im_end|>", "chatml"},
-        {"<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>", "llama3"},
-        {"<start_of_turn>user\nhi<end_of_turn>\n", "gemma"},
-        {"[gMASK]<sop><|user|>\nhi<|assistant|>", "glm4"},
-        {"<|start|>system<|message|>x<|end|><|start|>assistant<|channel|>final", "harmony"},
-        {"{{ '[INST] ' + m.content + ' [/INST]' }}", "mistral"},
-        {"{{ '[INST] ' + m.content + '[/INST]' }}", "mistral-v3"},
-        {"{{ '[INST]' + m.content + '[/INST]' }}", "mistral-tekken"},
-        {"{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + m.content + '[/INST]' }}", "mistral-v7"},
-        {"<|im_start|>assistant\\n' }}{{ '<think>\\n\\n</think>\\n\\n' }}<|im_end|>", "qwen3"},
-        {"{{ '<|im_start|>assistant\\n<think>\\n' }}<|im_end|></think>", "qwen3-thinking"},
-        {"<|im_start|>system\\nYou are a helpful assistant.<|im_end|>", "qwen2"},
-        {"<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.1"},
-        {"{{ strftime_now('%d %b %Y') }}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.2"},
-        {"[gMASK]<sop><|user|>\nhi<|assistant|>\n<think>", "glm-z1"},
-        {"[gMASK]<sop>{% if add_generation_prompt %}<|assistant|>\\n<think>{% endif %}", "glm-z1"},
-        {"[INST] <<SYS>>\nx\n<</SYS>>\n\nhi [/INST]", ""}, // Llama 2
-        {"<|im_start|>user<|im_sep|>hi<|im_end|>", "phi4"},
-        {"{{'<|user|>\n' + m.content + '<|end|>\n'}}<|assistant|>", "phi3"},
-        {"{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}<|assistant|>", "phi4-mini"},
-        {"{{- ']~!b[' ~ ']~b]system' ~ '\\n' }}{{- '[e~[\\n' }}", "minimax-m2"},
-        {"[gMASK]<sop>{%- else -%}{{ '</think>' }}{%- endif -%}<|assistant|>{{- '<think>' -}}", "glm4.7"},
-        {"<|user|>\n<|assistant|>\n<|end|>[BEGIN FINAL RESPONSE]", ""}, // Apriel
-        {"{%- set bos_token = '<seed:bos>' -%}{%- set eos_token = '<seed:eos>' -%}", "seed"},
-        {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
-        {"", ""},
-    };
-    for (unsigned i = 0; i < sizeof templates / sizeof *templates; i++)
-        assert_string_equal(atsi_chat_format_detect(atsi_str_of(templates[i][0])), templates[i][1]);
-    assert_string_equal(atsi_chat_format_detect((struct atsi_str){NULL, 0}), "");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_refusals_name_the_option),
         cmocka_unit_test(test_output_names),
-        cmocka_unit_test(test_chat_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
