@@ -9,7 +9,8 @@
 // other's way more or less.
 static const double gain = 0.99, hopeless = 1.15, far_off = 1.5;
 // Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then a decision that
-// promises clearly more is kept unless it turns out clearly worse, and nothing else is tried.
+// promises clearly more is kept unless it turns out clearly worse. The forecast of the other use says nothing, so that one has to turn
+// out clearly better.
 static const double clear_gain = 0.95, clearly_worse = 1.15;
 // Once speeds have been recorded for a while they are known better than after the few rounds of a trial; a little more counts than
 // after a change, since nothing is wrong.
@@ -40,8 +41,6 @@ static struct summary sum_up(const struct atsi_tuner *t, uint32_t n) {
 // The first round under an assignment does not count.
 static bool has_rounds(const struct atsi_tuner *t, uint32_t n) { return t->n_rounds > n; }
 
-static bool is_noisy(const struct atsi_tuner *t) { return sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy; }
-
 double atsi_tuner_recent_us(const struct atsi_tuner *t) {
     return has_rounds(t, ATSI_TUNER_ROUNDS) ? sum_up(t, ATSI_TUNER_ROUNDS).median_us : 0;
 }
@@ -49,7 +48,7 @@ double atsi_tuner_recent_us(const struct atsi_tuner *t) {
 // Whether there are rounds enough to compare what is at work with something else, and their median.
 static bool is_measured(const struct atsi_tuner *t, double *median_us) {
     if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return false;
-    uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_ROUNDS;
+    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_ROUNDS;
     if (has_rounds(t, n)) *median_us = sum_up(t, n).median_us;
     return has_rounds(t, n);
 }
@@ -120,12 +119,17 @@ static enum atsi_link_use other(enum atsi_link_use use) {
 
 // ---- trials -------------------------------------------------------------------------------------------------------
 
+// How long rounds of a result may take, against those of an earlier one, for it to be the better one.
+static double tolerance(const struct atsi_tuner *t, const struct atsi_tuner_result *result) {
+    if (!t->was_noisy) return 1;
+    return result->wish.use == t->results[0].wish.use ? clearly_worse : clear_gain;
+}
+
 // Of equals the newest, which is at work.
 static uint32_t find_best(const struct atsi_tuner *t) {
-    double most = t->was_noisy ? clearly_worse : 1;
     uint32_t best = 0;
     for (uint32_t i = 1; i < t->n_results; i++)
-        if (t->results[i].median_us <= most * t->results[best].median_us) best = i;
+        if (t->results[i].median_us <= tolerance(t, &t->results[i]) * t->results[best].median_us) best = i;
     return best;
 }
 
@@ -238,7 +242,7 @@ static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct at
 static void begin_again(struct atsi_tuner *t, uint32_t n, bool with_other, bool with_home) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
-    t->was_noisy = is_noisy(t);
+    t->was_noisy = t->is_noisy;
     note_result(t, sum_up(t, n).median_us);
     t->trying = true;
     t->n_left[t->at_work.use] = 0;
@@ -246,18 +250,19 @@ static void begin_again(struct atsi_tuner *t, uint32_t n, bool with_other, bool 
     t->home_left = with_home;
 }
 
-// The last trial of the other use was long ago or under another load.
+// The last trial of the other use was long ago or under another load. Under noise a trial takes longer, and speeds change all the time.
 static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *now) {
     if (!t->params.has_choice) return false;
-    return t->n_since_other >= ATSI_TUNER_PATIENCE ||
+    if (t->is_noisy && t->n_since_other < ATSI_TUNER_PATIENCE) return false;
+    return t->n_since_other >= (t->is_noisy ? ATSI_TUNER_LONGEST / 2 : ATSI_TUNER_PATIENCE) ||
            atsi_scales_deviation(&t->other_scales, now) > 2 * t->params.epsilon;
 }
 
 static bool follow(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now, const char *reason) {
     struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
-    bool calm = !is_noisy(t);
+    bool calm = !t->is_noisy;
     t->second_wait = t->polish_wait = ATSI_TUNER_SECOND;
-    begin_again(t, n, calm && may_try_other(t, now), calm);
+    begin_again(t, n, may_try_other(t, now), calm);
     return ask(t, &wish, now, calm ? gain : clear_gain, reason);
 }
 
@@ -310,9 +315,9 @@ static bool is_steady(struct atsi_tuner *t, const struct atsi_scales *now) {
 
 // Whether a change has lasted long enough to be decided for.
 static bool is_certain(const struct atsi_tuner *t, uint32_t n, bool steady) {
-    bool noisy_rounds = is_noisy(t); // whose speeds are never steady; but then n is larger
-    if (noisy_rounds && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
-    return t->n_deviating >= n && (steady || noisy_rounds || t->n_deviating >= ATSI_TUNER_PATIENCE);
+    // Speeds of noisy rounds are never steady; but then n is larger.
+    if (t->is_noisy && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
+    return t->n_deviating >= n && (steady || t->is_noisy || t->n_deviating >= ATSI_TUNER_PATIENCE);
 }
 
 // What is worth a trial although nothing has changed. True when it is asked for.
@@ -328,12 +333,12 @@ static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
     t->n_since_other++;
     if (t->n_rounds < t->params.tau || !is_measured(t, &median_us)) return false;
     if (t->reference_us == 0) take_reference(t, median_us, now);
-    uint32_t n = is_noisy(t) ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
+    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
     if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t, n, now);
     bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,
          other_times = deviation(t->reference_us, median_us) > t->params.epsilon, steady = is_steady(t, now);
     t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
-    if (t->n_deviating == 0 && !is_noisy(t)) return improve(t, median_us, steady, now);
+    if (t->n_deviating == 0 && !t->is_noisy) return improve(t, median_us, steady, now);
     if (!is_certain(t, n, steady)) return false;
     t->n_deviating = 0;
     return follow(t, n - 1, now, other_speeds ? "speeds have changed" : "rounds take another time");
@@ -343,6 +348,7 @@ bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_
     double median_us;
     if (!t->params.is_dynamic || t->asked) return false;
     t->times_us[t->n_rounds++ % ATSI_TUNER_MANY_ROUNDS] = round_us;
+    t->is_noisy = has_rounds(t, ATSI_TUNER_ROUNDS) && sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy;
     if (atsi_tuner_is_settled(t)) return watch(t, scales);
     return is_measured(t, &median_us) && end_trial(t, median_us, scales);
 }

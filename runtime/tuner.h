@@ -66,7 +66,7 @@ struct atsi_tuner {
     uint32_t n_left[ATSI_LINK_USES];             // trials of each use that may come yet
     bool asked;                                  // nothing is counted until atsi_tuner_begun
     bool has_begun, trying, has_home, home_left; // home_left: it is to be tried yet
-    bool was_noisy;                              // when the trials began
+    bool is_noisy, was_noisy;                    // the last rounds are; they were when the trials began
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);

@@ -11,9 +11,9 @@ shape=${SHAPE:-qwen3-14b} out=${OUT:-$B} seconds=${PHASE_SECONDS:-5}
 csv=$out/under_load.csv
 card_load=${CARD_LOAD:---gpu 60 --pcie 60}
 phases="$seconds:no load:;$seconds:CPU 60 %:${CPU_LOAD:---cpu 60};$seconds:card + link 60 %:$card_load;$seconds:no load again:"
-# The schedule that stays is decided and tuned while nothing else runs; then no deviation is large enough. (--no-reschedule would
-# not even tune it: what the profile says is best stays.)
-read -ra static <<<"${STATIC:---reschedule-threshold 1000}"
+# The schedule that stays is decided and tuned while nothing else runs; then the time to decide again never comes. (--no-reschedule
+# would not even tune it: what the profile says is best stays.)
+read -ra static <<<"${STATIC:---reschedule-interval 1000000}"
 
 heading
 mkdir -p "$out"
