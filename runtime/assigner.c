@@ -1,5 +1,6 @@
 #include "runtime/assigner.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +27,23 @@ struct atsi_assigner {
     struct atsi_prepared_round *discarded; // to be freed by the thread
 };
 
+// The assignment of a job for a use, and what its rounds should take. Streams of single tokens that should take longer than rounds in
+// which nothing moves are such rounds: the scheduler's model knows the copies, the forecast also how both sides wait for each other.
 static enum atsi_status decide(struct atsi_assigner *a, const struct atsi_assigner_job *job, enum atsi_link_use use,
-                               struct atsi_assignment *out, struct atsi_error *err) {
-    return atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, &job->wish.scales, job->factors, out, err);
+                               struct atsi_assignment *out, double *forecast_us, struct atsi_error *err) {
+    const struct atsi_scales *scales = &job->wish.scales;
+    bool may_rest = use == ATSI_LINK_STREAMS && job->n_tokens == 1 && atsi_dispatcher_is_dynamic(a->dispatcher);
+    double resting_us = INFINITY;
+    if (may_rest) {
+        atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
+        ATSI_TRY(atsi_executor_forecast(a->executor, out, scales, &resting_us, err));
+    }
+    ATSI_TRY(atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, scales, job->factors, out, err));
+    ATSI_TRY(atsi_executor_forecast(a->executor, out, scales, forecast_us, err));
+    if (resting_us >= *forecast_us) return ATSI_OK;
+    atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
+    *forecast_us = resting_us;
+    return ATSI_OK;
 }
 
 static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job *job, struct atsi_error *err) {
@@ -36,8 +51,7 @@ static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job
     for (int use = 0; use < ATSI_LINK_USES; use++) {
         struct atsi_assignment assignment;
         double us;
-        ATSI_TRY(decide(a, job, (enum atsi_link_use)use, &assignment, err));
-        ATSI_TRY(atsi_executor_forecast(a->executor, &assignment, &job->wish.scales, &us, err));
+        ATSI_TRY(decide(a, job, (enum atsi_link_use)use, &assignment, &us, err));
         if (use > 0 && us >= best_us) continue;
         best_us = us;
         job->wish.use = (enum atsi_link_use)use;
@@ -48,9 +62,8 @@ static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job
 static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_result *r, struct atsi_error *err) {
     struct atsi_assignment assignment;
     if (r->job.choose) ATSI_TRY(choose(a, &r->job, err));
-    ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, err));
+    ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, &r->forecast_us, err));
     r->decision = atsi_dispatcher_last(a->dispatcher);
-    ATSI_TRY(atsi_executor_forecast(a->executor, &assignment, &r->job.wish.scales, &r->forecast_us, err));
     // Capturing launches takes most of the time by far: only what is wanted is captured.
     if (r->job.most_us > 0 && r->forecast_us > r->job.most_us) return ATSI_OK;
     return atsi_executor_prepare(a->executor, &assignment, &r->prepared, err);

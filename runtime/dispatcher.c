@@ -166,6 +166,13 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     return ATSI_OK;
 }
 
+void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct atsi_assignment *out) {
+    double deciding_us = d->last.deciding_us;
+    stay_home(d);
+    d->last = (struct atsi_decision){.deciding_us = deciding_us};
+    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens};
+}
+
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) {
     return d->last;
 }

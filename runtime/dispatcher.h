@@ -38,6 +38,8 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
                                         const struct atsi_scales *scales, const struct atsi_unit_factors *factors,
                                         struct atsi_assignment *out, struct atsi_error *err);
+// The assignment in which nothing moves: every unit where it is at home. The arrays as above.
+void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct atsi_assignment *out);
 // Of the last decision: the scheduler's end of the round and its lower bound (0 where units are shared), promoted and shared units, and
 // what deciding took.
 struct atsi_decision {

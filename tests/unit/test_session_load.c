@@ -144,6 +144,58 @@ static void any_load_gives_the_same_bits(void **state) {
     test_model_free(&m);
 }
 
+// ---- moving nothing -----------------------------------------------------------------------------------------------
+
+static double forecast(struct text *t, const struct atsi_assignment *a, const struct atsi_scales *scales) {
+    double us;
+    assert_int_equal(atsi_executor_forecast(t->session->executor, a, scales, &us, NULL), ATSI_OK);
+    return us;
+}
+
+// A decision for streams takes no longer, by its forecast, than rounds in which every unit stays at home: not even where the
+// scheduler, which knows less than the forecast, promotes units.
+static void streams_are_no_slower_than_moving_nothing(void **state) {
+    (void)state;
+    uint32_t n_resting = 0, n_moving = 0;
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        struct test_model m;
+        struct text t;
+        struct atsi_device *d = test_open_sim((uint32_t)seed);
+        struct atsi_assigner *assigner;
+        struct atsi_assigner_result result;
+        struct atsi_assignment a;
+        struct atsi_rescheduler_params rescheduling = {.in_turn = true};
+        uint64_t random = seed;
+        test_model_build(&m);
+        invent_times(&m.plan, &random);
+        test_model_load(&m, d);
+        open_text(&t, &m, d, &rescheduling, &random);
+        append(&t, 8);
+        append(&t, 1);
+        assert_int_equal(atsi_assigner_create(t.session->executor, t.dispatcher, false, &assigner, NULL), ATSI_OK);
+        struct atsi_assigner_job job = {.n_tokens = 1, .wish = {ATSI_LINK_STREAMS, {1, 1, 0.1, 0}, false}};
+        job.wish.scales.link *= (double)(1 + test_random(&random) % 30);
+        const struct atsi_scales *scales = &job.wish.scales;
+        atsi_dispatcher_rest(t.dispatcher, 1, &a);
+        double resting_us = forecast(&t, &a, scales);
+        assert_int_equal(atsi_dispatcher_decide(t.dispatcher, 1, ATSI_LINK_STREAMS, scales, NULL, &a, NULL), ATSI_OK);
+        double streaming_us = forecast(&t, &a, scales);
+        atsi_assigner_ask(assigner, &job);
+        assert_true(atsi_assigner_take(assigner, true, &result));
+        assert_int_equal(result.err.status, ATSI_OK);
+        assert_true(result.forecast_us <= resting_us && result.forecast_us <= streaming_us);
+        assert_true(result.forecast_us > 0 && result.decision.n_promoted * (streaming_us > resting_us) == 0);
+        n_resting += streaming_us > resting_us;
+        n_moving += streaming_us < resting_us;
+        atsi_assigner_discard(assigner, result.prepared);
+        atsi_assigner_free(assigner);
+        close_text(&t);
+        test_model_unload(&m, d);
+        atsi_plan_free(&m.plan);
+    }
+    assert_true(n_resting > 0 && n_moving > 0); // or nothing was tested
+}
+
 // ---- a steady round -----------------------------------------------------------------------------------------------
 // Allocations are counted in this program's own malloc, device calls in a copy of the device's table. What the simulated device itself
 // allocates (its queue) does not count. Sanitizers bring a malloc of their own; there only device calls are counted.
@@ -343,6 +395,7 @@ static void the_counting_hook_counts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_load_gives_the_same_bits),
+        cmocka_unit_test(streams_are_no_slower_than_moving_nothing),
         cmocka_unit_test(the_counting_hook_counts),
         cmocka_unit_test(a_steady_round_allocates_nothing_and_never_waits_for_the_device),
     };
