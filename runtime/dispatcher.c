@@ -14,8 +14,9 @@ struct atsi_dispatcher {
     struct atsi_scheduler *scheduler; // NULL: static placement
     struct atsi_schedule_unit *units; // [n_units]
     enum atsi_backend *homes;         // [n_units]
-    bool *can_travel;                 // [n_units]
-    uint8_t *warm[2];                 // [phase][n_units]: the last assignment of decode and of prefill rounds
+    enum atsi_travel *travel;         // [n_units]
+    double staged_slowdown;
+    uint8_t *warm[2]; // [phase][n_units]: the last assignment of decode and of prefill rounds
     bool is_warm[2];
     enum atsi_backend *backends;     // [n_units]
     enum atsi_promotion *promotions; // [n_units]
@@ -32,17 +33,20 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
     struct atsi_dispatcher *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
-    *d = (struct atsi_dispatcher){.plan = plan, .policy = params->policy, .no_split_rows = params->no_split_rows};
+    *d = (struct atsi_dispatcher){.plan = plan,
+                                  .policy = params->policy,
+                                  .no_split_rows = params->no_split_rows,
+                                  .staged_slowdown = params->staged_slowdown};
     d->units = calloc(n, sizeof *d->units);
     d->homes = calloc(n, sizeof *d->homes);
-    d->can_travel = calloc(n, sizeof *d->can_travel);
+    d->travel = calloc(n, sizeof *d->travel);
     d->warm[0] = calloc(n, sizeof *d->warm[0]);
     d->warm[1] = calloc(n, sizeof *d->warm[1]);
     d->backends = calloc(n, sizeof *d->backends);
     d->promotions = calloc(n, sizeof *d->promotions);
     d->gpu_share = calloc(n, sizeof *d->gpu_share);
-    bool complete = d->gpu_share && d->units && d->homes && d->can_travel && d->warm[0] && d->warm[1] && d->backends &&
-                    d->promotions;
+    bool complete =
+        d->gpu_share && d->units && d->homes && d->travel && d->warm[0] && d->warm[1] && d->backends && d->promotions;
     enum atsi_status status =
         complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     for (uint32_t u = 0; status == ATSI_OK && u < n; u++)
@@ -60,7 +64,7 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     atsi_scheduler_free(d->scheduler);
     free(d->units);
     free(d->homes);
-    free(d->can_travel);
+    free(d->travel);
     free(d->warm[0]);
     free(d->warm[1]);
     free(d->backends);
@@ -69,9 +73,10 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     free(d);
 }
 
-void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes, const bool *can_travel) {
+void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes,
+                                const enum atsi_travel *travel) {
     memcpy(d->homes, homes, d->plan->program.n_units * sizeof *homes);
-    memcpy(d->can_travel, can_travel, d->plan->program.n_units * sizeof *can_travel);
+    memcpy(d->travel, travel, d->plan->program.n_units * sizeof *travel);
     d->is_warm[0] = d->is_warm[1] = false;
 }
 
@@ -94,7 +99,7 @@ static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32
 }
 
 static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
-    return !d->no_split_rows && d->homes[u] == ATSI_CPU && d->can_travel[u] &&
+    return !d->no_split_rows && d->homes[u] == ATSI_CPU && d->travel[u] == ATSI_TRAVELS_PINNED &&
            atsi_script_can_share(&d->plan->program, u);
 }
 
@@ -129,7 +134,9 @@ static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_l
     for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
         d->units[u].home = d->homes[u];
         if (factors) d->units[u].t_cpu_us *= factors[u].cpu;
-        if (d->homes[u] == ATSI_CPU && !d->can_travel[u]) d->units[u].size_bytes = temp_bytes + 1;
+        if (d->travel[u] == ATSI_TRAVELS_STAGED) d->units[u].transfer_us *= d->staged_slowdown;
+        if (d->homes[u] == ATSI_CPU && !atsi_travels_for(d->travel[u], n_tokens))
+            d->units[u].size_bytes = temp_bytes + 1;
     }
 }
 

@@ -3,6 +3,7 @@
 #define ATSI_RUNTIME_DISPATCHER_H
 
 #include "runtime/executor.h"
+#include "runtime/pinned_ring.h"
 #include "runtime/schedule/round_units.h"
 
 struct atsi_dispatcher;
@@ -11,13 +12,15 @@ struct atsi_dispatcher_params {
     const struct atsi_plan *plan;     // borrowed; without times: the static placement always
     enum atsi_schedule_policy policy; // ATSI_POLICY_NONE: the static placement always
     bool has_device;
-    bool no_split_rows; // units are never shared
+    bool no_split_rows;     // units are never shared
+    double staged_slowdown; // of copies that are staged (pinned_ring.h); at least 1 where there are any
 };
 enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *params, struct atsi_dispatcher **out,
                                         struct atsi_error *err);
-// Where units are at home from now on (at first: where the plan has them), and whether the weights of those on the CPU are in pinned
-// memory, so that they can travel or be read in place (at first: none). Both [n_units], copied.
-void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes, const bool *can_travel);
+// Where units are at home from now on (at first: where the plan has them), and how the weights of those on the CPU travel (at first: not
+// at all). Both [n_units], copied.
+void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes,
+                                const enum atsi_travel *travel);
 void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
 
 // How CPU-resident units use the link in decode rounds.

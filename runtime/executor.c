@@ -97,6 +97,15 @@ static enum atsi_status create_marks(struct atsi_executor *x, struct atsi_error 
     return info.launches_block || x->no_overlap ? ATSI_OK : atsi_launcher_create(x->stream, &x->launcher, err);
 }
 
+static enum atsi_status create_transfers(struct atsi_executor *x, struct atsi_error *err) {
+    struct atsi_transfers_params params = {.device = x->device,
+                                           .ring = x->ring,
+                                           .temp_bytes = x->plan->limits.temp_bytes,
+                                           .max_units = x->p->n_units,
+                                           .no_overlap = x->no_overlap};
+    return atsi_transfers_create(&params, &x->transfers, err);
+}
+
 static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_error *err) {
     const struct atsi_plan_limits *l = &x->plan->limits;
     void *compute;
@@ -106,8 +115,7 @@ static enum atsi_status create_device_side(struct atsi_executor *x, struct atsi_
     ATSI_TRY(x->device->ops->event_create(x->device, true, &x->round_began, err));
     ATSI_TRY(x->device->ops->alloc(x->device, l->compute_bytes, &compute, err));
     x->sides[ATSI_GPU].compute = compute;
-    if (l->temp_bytes)
-        ATSI_TRY(atsi_transfers_create(x->device, l->temp_bytes, x->p->n_units, x->no_overlap, &x->transfers, err));
+    if (l->temp_bytes) ATSI_TRY(create_transfers(x, err));
     ATSI_TRY(x->device->ops->prepare(x->device, x->p, l->chunk, l->n_outputs, x->n_ctx, err));
     if (!x->device->ops->capture_stream_create) return ATSI_OK;
     return x->device->ops->capture_stream_create(x->device, &x->capture, err);
@@ -139,6 +147,7 @@ enum atsi_status atsi_executor_create(const struct atsi_executor_params *params,
     x->p = &params->plan->program;
     x->n_ctx = params->n_ctx;
     x->device = params->device;
+    x->ring = params->ring;
     x->trace = params->trace;
     x->routing = params->routing;
     x->no_overlap = params->no_overlap;

@@ -9,6 +9,7 @@
 #include "formats/plan.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/device.h"
+#include "runtime/pinned_ring.h"
 #include "runtime/recorder.h"
 #include "runtime/routing.h"
 #include "runtime/schedule/script_cost.h"
@@ -22,6 +23,7 @@ struct atsi_executor_params {
     const void *const
         *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
     const void *const *mapped_tensors; // [n_tensors] device addresses of the host tensors; NULL without a device
+    struct atsi_pinned_ring *ring;     // for weights without such an address; NULL: they cannot be prefetched; borrowed
     uint32_t n_ctx;                    // positions, at most the plan's
     int n_threads;                     // 0: the plan's, else the default
     const char *isa;                   // NULL: the best
@@ -49,8 +51,8 @@ struct atsi_assignment {
     const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
     uint32_t n_tokens;      // of the coming rounds; 1: launches are captured. Only such rounds are recorded
 };
-// Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in mapped_tensors; a unit with a state
-// stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
+// Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in mapped_tensors, or the pinned ring and to be
+// prefetched; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
 // units that cannot be shared (atsi_script_can_share) ignore their share.
 
 // Everything that rounds under an assignment need: the script (runtime/schedule/script.h), its calls, the places of what is prefetched, captured

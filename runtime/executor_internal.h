@@ -71,6 +71,7 @@ struct atsi_executor {
     struct atsi_stream *capture;       // only records graphs, in whichever thread prepares; NULL: the device has none
     enum atsi_backend *backends;       // [n_units] of the first assignment: units with states stay there
     const void *const *mapped;         // [n_tensors]
+    struct atsi_pinned_ring *ring;     // NULL: what is not mapped cannot be prefetched
     struct atsi_transfers *transfers;  // NULL without a temporary region
     struct atsi_round *round;          // in staging
     struct atsi_recorder recorders[2]; // [phase]: rounds of more tokens, rounds of one

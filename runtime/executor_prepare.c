@@ -51,6 +51,18 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
     return ATSI_OK;
 }
 
+// Whether some of the unit's weights cannot be copied from where they are.
+static bool is_staged(const struct atsi_executor *x, const struct atsi_unit *unit) {
+    uint32_t cursor = 0, t;
+    while (atsi_unit_next_big_tensor(x->p, unit, &cursor, &t))
+        if (!x->mapped[t]) return true;
+    return false;
+}
+
+static bool can_be_prefetched(const struct atsi_executor *x, const struct atsi_unit *unit) {
+    return x->transfers && unit->kind != ATSI_UNIT_HEAD && (x->ring || !is_staged(x, unit));
+}
+
 // ---- where units run ----------------------------------------------------------------------------------------------
 
 static enum atsi_status take_assignment(struct preparation *q, const struct atsi_assignment *a,
@@ -64,7 +76,7 @@ static enum atsi_status take_assignment(struct preparation *q, const struct atsi
             q->backends[u] == ATSI_GPU && a->promotions ? a->promotions[u] : ATSI_NOT_PROMOTED;
         q->promoted[u] = promotion != ATSI_NOT_PROMOTED;
         q->prefetched[u] = promotion == ATSI_PREFETCHED;
-        if (q->prefetched[u] && (!x->transfers || unit->kind == ATSI_UNIT_HEAD))
+        if (q->prefetched[u] && !can_be_prefetched(x, unit))
             return atsi_fail(err, ATSI_FAILED, "unit %s cannot be prefetched", unit->name);
     }
     q->gpu_share = x->device ? a->gpu_share : NULL;
@@ -96,8 +108,9 @@ static void list_transfer(struct preparation *q, uint32_t n, const struct atsi_u
     struct atsi_transfer_piece *pieces = &q->pieces[n * MAX_PIECES];
     q->units[n] = (struct atsi_transfer_unit){pieces, list_big_tensors(x->p, unit, tensors)};
     for (uint32_t i = 0; i < q->units[n].n_pieces; i++)
-        pieces[i] =
-            (struct atsi_transfer_piece){x->sides[ATSI_CPU].tensors[tensors[i]], x->p->tensors[tensors[i]].size_bytes};
+        pieces[i] = (struct atsi_transfer_piece){.host = x->sides[ATSI_CPU].tensors[tensors[i]],
+                                                 .bytes = x->p->tensors[tensors[i]].size_bytes,
+                                                 .staged = !x->mapped[tensors[i]]};
 }
 
 // Gives the prefetched units their places in the temporary region and their tensors the addresses there.
@@ -169,6 +182,13 @@ static enum atsi_status list_waits(const struct atsi_transfer_plan *transfers, s
     return ATSI_OK;
 }
 
+// Copies through the ring take longer than the plan's.
+static void price_staging(const struct preparation *q, struct atsi_schedule_unit *units) {
+    double slowdown = atsi_pinned_ring_slowdown(q->x->ring, q->x->plan);
+    for (uint32_t u = 0; u < q->x->p->n_units; u++)
+        if (q->prefetched[u] && is_staged(q->x, &q->x->p->units[u])) units[u].transfer_us *= slowdown;
+}
+
 static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
     const struct atsi_plan *plan = q->x->plan;
     struct atsi_prepared_round *out = q->out;
@@ -177,6 +197,7 @@ static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
         units = calloc(plan->program.n_units, sizeof *units);
         if (!units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
         atsi_round_units(plan, out->n_tokens, plan->limits.temp_bytes, NULL, units);
+        price_staging(q, units);
     }
     struct atsi_ring_waits ring;
     enum atsi_status status = list_waits(out->transfers, &ring, err);

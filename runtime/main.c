@@ -150,6 +150,7 @@ static enum atsi_status load_weights(struct run *r, struct atsi_error *err) {
         .model = &r->model,
         .device = r->device,
         .beside_bytes = r->device ? atsi_vram_beside_weights(&r->model.plan, r->device, r->o->n_ctx) : 0,
+        .beside_host_bytes = atsi_pinned_beside_weights(&r->model.plan, r->o->n_ctx),
         .reserve_bytes = r->o->vram_reserve_bytes,
         .strict = r->o->strict,
         .progress = atsi_load_bar_advance,
@@ -215,6 +216,7 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,
                                           .mapped_tensors = r->weights.mapped,
+                                          .ring = r->weights.ring,
                                           .n_ctx = r->o->n_ctx,
                                           .n_threads = r->o->n_threads,
                                           .isa = r->o->isa,
@@ -225,7 +227,9 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     struct atsi_dispatcher_params dispatching = {.plan = &r->model.plan,
                                                  .policy = policy_of(r->o),
                                                  .has_device = r->device != NULL,
-                                                 .no_split_rows = r->o->no_split_rows || r->o->no_async};
+                                                 .no_split_rows = r->o->no_split_rows || r->o->no_async,
+                                                 .staged_slowdown =
+                                                     atsi_pinned_ring_slowdown(r->weights.ring, &r->model.plan)};
     struct atsi_session_params session = {.executor = &params,
                                           .rescheduling = {.epsilon = r->o->reschedule_threshold,
                                                            .tau = r->o->reschedule_interval,

@@ -15,16 +15,25 @@ static const uint64_t mib = 1 << 20;
 
 // ---- sizes --------------------------------------------------------------------------------------------------------
 
-uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx) {
+static uint64_t bytes_of_states(const struct atsi_plan *plan, enum atsi_backend backend, uint32_t n_ctx) {
     const struct atsi_plan_limits *l = &plan->limits;
     const struct atsi_program *p = &plan->program;
     uint64_t bytes = 0;
     if (n_ctx == 0) n_ctx = l->n_ctx;
     for (uint32_t u = 0; u < p->n_units; u++)
         for (uint32_t i = p->units[u].first_op; i < p->units[u].first_op + p->units[u].n_ops; i++)
-            if (p->ops[i].state != ATSI_NONE && p->units[u].backend == ATSI_GPU)
+            if (p->ops[i].state != ATSI_NONE && p->units[u].backend == backend)
                 bytes += atsi_side_state_bytes(&p->states[p->ops[i].state], n_ctx, l->chunk, l->kv_type);
     return bytes;
+}
+
+uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx) {
+    return bytes_of_states(plan, ATSI_GPU, n_ctx);
+}
+
+uint64_t atsi_pinned_beside_weights(const struct atsi_plan *plan, uint32_t n_ctx) {
+    const uint64_t marks_and_rows = 64 << 10; // and what the driver rounds up
+    return plan->limits.compute_bytes + bytes_of_states(plan, ATSI_CPU, n_ctx) + marks_and_rows;
 }
 
 uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {

@@ -13,6 +13,8 @@
 // region, captured rounds. n_ctx 0: the plan's.
 uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx); // the caches alone
 uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx);
+// Pinned host memory that it takes beside the weights: the CPU's buffers and caches.
+uint64_t atsi_pinned_beside_weights(const struct atsi_plan *plan, uint32_t n_ctx);
 
 enum atsi_reserve_change {
     ATSI_RESERVE_STAYS = 0,

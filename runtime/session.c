@@ -56,7 +56,7 @@ enum atsi_status atsi_session_create(const struct atsi_session_params *params, s
 
 // Another set of units on the CPU is another problem.
 static void take_homes(struct atsi_session *s) {
-    atsi_dispatcher_move_homes(s->dispatcher, s->reserve->weights->homes, s->reserve->weights->can_travel);
+    atsi_dispatcher_move_homes(s->dispatcher, s->reserve->weights->homes, s->reserve->weights->travel);
     atsi_rescheduler_restart(&s->rescheduler);
 }
 

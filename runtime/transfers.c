@@ -27,6 +27,7 @@ struct unit_timing {
 
 struct atsi_transfers {
     struct atsi_device *device;
+    struct atsi_pinned_ring *ring; // NULL: all pieces are pinned
     struct atsi_stream *stream;
     char *region;
     uint64_t region_bytes;
@@ -68,14 +69,17 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     return create_marks(t, err);
 }
 
-enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       bool no_overlap, struct atsi_transfers **out, struct atsi_error *err) {
+enum atsi_status atsi_transfers_create(const struct atsi_transfers_params *params, struct atsi_transfers **out,
+                                       struct atsi_error *err) {
     struct atsi_transfers *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
-    *t = (struct atsi_transfers){
-        .device = device, .region_bytes = temp_bytes, .max_units = max_units, .no_overlap = no_overlap};
-    t->timing_of = calloc(max_units, sizeof *t->timing_of);
+    *t = (struct atsi_transfers){.device = params->device,
+                                 .ring = params->ring,
+                                 .region_bytes = params->temp_bytes,
+                                 .max_units = params->max_units,
+                                 .no_overlap = params->no_overlap};
+    t->timing_of = calloc(t->max_units, sizeof *t->timing_of);
     enum atsi_status status =
         t->timing_of ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
     if (status == ATSI_OK)
@@ -171,6 +175,7 @@ enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_
     t->plan = plan;
     t->base += (uint32_t)t->n_issued; // beyond every mark of the plan before
     t->n_issued = t->n_consumed = 0;
+    if (t->ring) atsi_pinned_ring_forget(t->ring);
     for (uint32_t u = 0; u < t->max_units; u++) t->timing_of[u].timed = false;
     ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
     return t->device->ops->stream_wait(t->stream, t->reached, err);
@@ -184,8 +189,9 @@ static enum atsi_status copy(struct atsi_transfers *t, uint32_t u, struct atsi_e
     const struct planned_unit *unit = &t->plan->units[u];
     for (uint32_t i = 0; i < unit->n_pieces; i++) {
         const struct atsi_transfer_piece *piece = &t->plan->pieces[unit->first_piece + i];
-        ATSI_TRY(t->device->ops->copy_to_device(t->stream, atsi_transfer_plan_address(t->plan, u, i), piece->host,
-                                                piece->bytes, err));
+        void *dev = atsi_transfer_plan_address(t->plan, u, i);
+        ATSI_TRY(piece->staged ? atsi_pinned_ring_send(t->ring, t->stream, dev, piece->host, piece->bytes, err)
+                               : t->device->ops->copy_to_device(t->stream, dev, piece->host, piece->bytes, err));
     }
     return ATSI_OK;
 }

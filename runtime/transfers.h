@@ -8,6 +8,7 @@
 #define ATSI_RUNTIME_TRANSFERS_H
 
 #include "kernels/device.h"
+#include "runtime/pinned_ring.h"
 
 struct atsi_transfers;
 struct atsi_transfer_plan; // which units travel and where they lie in the region
@@ -16,16 +17,23 @@ struct atsi_transfer_plan; // which units travel and where they lie in the regio
 struct atsi_transfer_piece {
     const void *host;
     uint64_t bytes;
-}; // pinned host memory
+    bool staged; // through the ring; else it is pinned
+};
 struct atsi_transfer_unit {
     const struct atsi_transfer_piece *pieces; // borrowed during atsi_transfers_plan
     uint32_t n_pieces;
 };
 
-// Takes `temp_bytes` of device memory and the transfer stream at once; nothing grows afterwards. max_units bounds any later plan (events
-// are made now). `no_overlap`: for comparison, a transfer starts when its unit is reached and everything before it is done.
-enum atsi_status atsi_transfers_create(struct atsi_device *device, uint64_t temp_bytes, uint32_t max_units,
-                                       bool no_overlap, struct atsi_transfers **out, struct atsi_error *err);
+struct atsi_transfers_params {
+    struct atsi_device *device;
+    struct atsi_pinned_ring *ring; // for pieces that are not pinned, borrowed; NULL: there are none
+    uint64_t temp_bytes;           // of the region
+    uint32_t max_units;            // of any later plan
+    bool no_overlap; // for comparison: a transfer starts when its unit is reached and everything before it is done
+};
+// Takes the region and the transfer stream at once, and events for all units; nothing grows afterwards.
+enum atsi_status atsi_transfers_create(const struct atsi_transfers_params *params, struct atsi_transfers **out,
+                                       struct atsi_error *err);
 void atsi_transfers_free(struct atsi_transfers *t); // NULL fine; the compute stream must be idle
 
 // Lays units out in the region; changes nothing in `t`, so it may run in another thread beside transfers. Free with
@@ -41,7 +49,7 @@ uint32_t atsi_transfer_plan_n_units(const struct atsi_transfer_plan *plan);
 uint32_t atsi_transfer_plan_waits_for(const struct atsi_transfer_plan *plan, uint32_t i_unit);
 
 // Between rounds: the coming ones transfer by `plan` (borrowed; NULL: nothing). Nobody waits: what is still under way ends first in the
-// transfer stream, and new transfers wait for what `compute` has been given so far.
+// transfer stream, and new transfers wait for what `compute` has been given so far. What is not in the ring yet need not be read any more.
 enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
                                     struct atsi_stream *compute, struct atsi_error *err);
 

@@ -47,6 +47,7 @@ void atsi_weights_free(struct atsi_weights *w) {
     if (w->range) w->owner->ops->range_destroy(w->owner, w->range);
     for (uint32_t t = 0; w->unpacked && w->unpacked_is_pinned && t < w->n_tensors; t++) free_unpacked(w, t);
     atsi_pinned_free(&w->pinned_memory);
+    atsi_pinned_ring_free(w->ring);
     atsi_resident_free(&w->resident);
     free(w->unpacked);
     free(w->unpacked_is_pinned);
@@ -55,7 +56,7 @@ void atsi_weights_free(struct atsi_weights *w) {
     free(w->mapped);
     free(w->homes);
     free(w->host_reads);
-    free(w->can_travel);
+    free(w->travel);
     memset(w, 0, sizeof *w);
 }
 
@@ -84,10 +85,13 @@ static double still_round_us(const struct atsi_weights *w, const struct atsi_uni
     return us;
 }
 
-// What that costs at most, by the plan; nothing when the plan has no times.
+// What that costs at most, by the plan; nothing when the plan has no times. A round whose transfers alone take longer takes no more than
+// as many times as long.
 static void describe_cost(const struct atsi_weights *w, char *text, size_t cap) {
     const struct atsi_plan *plan = &w->model->plan;
     double token_us = still_round_us(w, plan->decode_times), chunk_us = still_round_us(w, plan->prefill_times);
+    double staged_us = plan->predicted_prefill_us * atsi_pinned_ring_slowdown(w->ring, plan);
+    if (w->ring && staged_us < chunk_us) chunk_us = staged_us;
     text[0] = 0;
     if (token_us <= plan->predicted_decode_us || plan->predicted_decode_us <= 0 || plan->predicted_prefill_us <= 0)
         return;
@@ -96,19 +100,32 @@ static void describe_cost(const struct atsi_weights *w, char *text, size_t cap) 
              plan->predicted_prefill_us * 1e-3);
 }
 
+static void describe_others(const struct atsi_weights *w, char *text, size_t cap) {
+    if (!w->ring) {
+        snprintf(text, cap, "the GPU cannot help with the others");
+        return;
+    }
+    struct atsi_pinned_ring_figures f = atsi_pinned_ring_figures(w->ring);
+    snprintf(
+        text, cap,
+        "of a prompt the others travel through a pinned ring of %.1f MiB, %.1f GB/s by %u threads, x%.1f the planned "
+        "time; of single tokens the GPU cannot help with them",
+        (double)f.ring_bytes / 0x1p20, f.bytes_per_us * 1e-3, f.n_threads,
+        atsi_pinned_ring_slowdown(w->ring, &w->model->plan));
+}
+
 void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap) {
     double all = (double)w->host_bytes / 0x1p20, pinned = (double)w->pinned_bytes / 0x1p20;
-    char cost[ATSI_TEXT_CAP];
+    char cost[ATSI_TEXT_CAP], others[ATSI_TEXT_CAP];
     text[0] = 0;
     if (!w->owner || w->host_memory == ATSI_HOST_REGISTERED) return;
     describe_cost(w, cost, sizeof cost);
+    describe_others(w, others, sizeof others);
     if (w->host_memory == ATSI_HOST_COPIED)
         snprintf(text, cap, "the driver does not pin the plan file: %.1f MiB of it were copied to pinned memory",
                  (double)w->unpacked_bytes / 0x1p20);
     else
-        snprintf(text, cap,
-                 "%.1f of %.1f MiB of the weights on the CPU are pinned: the GPU cannot help with the others%s", pinned,
-                 all, cost);
+        snprintf(text, cap, "%.1f of %.1f MiB of the weights on the CPU are pinned: %s%s", pinned, all, others, cost);
 }
 
 // ---- who is where -------------------------------------------------------------------------------------------------
@@ -119,6 +136,12 @@ static bool is_reachable(const struct atsi_weights *w, const struct atsi_unit *u
     while (atsi_unit_next_big_tensor(program_of(w), u, &cursor, &t))
         if (!w->mapped[t] && !w->device[t]) return false;
     return true;
+}
+
+static enum atsi_travel travel_of(const struct atsi_weights *w, const struct atsi_unit *u) {
+    if (!w->owner) return ATSI_TRAVELS_NOT;
+    if (is_reachable(w, u)) return ATSI_TRAVELS_PINNED;
+    return w->ring ? ATSI_TRAVELS_STAGED : ATSI_TRAVELS_NOT;
 }
 
 static void find_host_readers(struct atsi_weights *w) {
@@ -151,7 +174,7 @@ void weights_update(struct atsi_weights *w) {
         if (w->host_reads[t]) w->host_bytes += p->tensors[t].size_bytes;
         if (w->host_reads[t] && w->mapped[t]) w->pinned_bytes += p->tensors[t].size_bytes;
     }
-    for (uint32_t u = 0; u < p->n_units; u++) w->can_travel[u] = w->owner && is_reachable(w, &p->units[u]);
+    for (uint32_t u = 0; u < p->n_units; u++) w->travel[u] = travel_of(w, &p->units[u]);
 }
 
 // ---- leaving ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #define ATSI_RUNTIME_WEIGHTS_H
 
 #include "runtime/model.h"
+#include "runtime/pinned_ring.h"
 #include "runtime/resident.h"
 #include "runtime/upload.h"
 
@@ -11,7 +12,7 @@
 enum atsi_host_memory {
     ATSI_HOST_REGISTERED = 0, // the mapped file itself is pinned
     ATSI_HOST_COPIED = 1,     // copied to a pinned allocation
-    ATSI_HOST_PARTLY = 2,     // some of it is pinned in one of these ways, the rest cannot travel during generation
+    ATSI_HOST_PARTLY = 2,     // some of it is pinned in one of these ways, the rest is not
     ATSI_HOST_PLAIN = 3       // nothing is pinned
 };
 
@@ -29,7 +30,7 @@ struct atsi_weights {
         *mapped; // [n_tensors] device addresses of host tensors in pinned memory; NULL where they are not pinned
     enum atsi_backend *homes;  // [n_units] where units are now; the plan's placement as far as the card has room
     bool *host_reads;          // [n_tensors] a unit on the CPU reads it, or it is small
-    bool *can_travel;          // [n_units] of those on the CPU: every big tensor has a mapped address
+    enum atsi_travel *travel;  // [n_units] how those on the CPU get to the device
     struct atsi_device *owner; // of the resident range, NULL without a device
     const struct atsi_model *model;
     struct atsi_resident resident; // what stands where in the range
@@ -41,6 +42,8 @@ struct atsi_weights {
     void **unpacked;          // [n_tensors] heap or pinned memory
     bool *unpacked_is_pinned; // [n_tensors]
     struct atsi_pinned pinned_memory;
+    struct atsi_pinned_ring
+        *ring; // for what could not be pinned at the start; NULL: all could, or there is no memory for it
     struct atsi_upload upload;
     enum atsi_host_memory host_memory;
     uint64_t pinned_bytes;      // of the tensors that the host reads and the device reaches
@@ -56,6 +59,7 @@ struct atsi_weights_params {
     const struct atsi_model *model; // outlives the weights
     struct atsi_device *device;     // NULL: everything on the CPU
     uint64_t beside_bytes;          // of device memory that the run takes beside the weights, once they are loaded
+    uint64_t beside_host_bytes;     // the same of pinned memory
     uint64_t reserve_bytes;         // of the card that are to stay free
     bool strict;                    // a card with too little free memory for the plan is an error
     atsi_load_progress *progress;   // may be NULL

@@ -87,7 +87,8 @@ static enum atsi_status take_room(struct loader *l, struct atsi_error *err) {
 // ---- pinned memory ------------------------------------------------------------------------------------------------
 
 enum {
-    N_TRIES = 4, // a driver that refuses all may allow half
+    N_TRIES = 4,    // a driver that refuses all may allow half
+    N_MEASURED = 4, // tensors, as samples of the ring's rate
     PAGE_BYTES = 2 << 20
 };
 
@@ -115,16 +116,42 @@ static bool wants_copy(const struct loader *l, uint32_t t) {
            !atsi_pinned_address(&l->w->pinned_memory, atsi_plan_file_stored(l->file, blob), blob->tensor.size_bytes);
 }
 
-// As much as can be had: every tensor that is pinned can travel.
+static bool allocate_block(struct loader *l, uint64_t bytes) {
+    if (!atsi_pinned_allocate(&l->w->pinned_memory, bytes)) return false;
+    l->block_bytes = bytes;
+    return true;
+}
+
+// All of it, else a ring, through which anything travels in prefill, and then as much as can still be had: what is pinned travels at the
+// link's rate and is read in place.
+static void pin_bytes(struct loader *l, uint64_t bytes) {
+    if (allocate_block(l, bytes)) return;
+    l->w->ring = atsi_pinned_ring_open(l->w->owner, bytes);
+    for (int i = 1; i < N_TRIES && !allocate_block(l, bytes >> i); i++) {}
+}
+
+// What the run pins later is held meanwhile: it does not start without.
 static void pin_what_is_not(struct loader *l) {
+    struct atsi_device *d = l->w->owner;
     uint64_t bytes = 0;
+    void *held = NULL, *dev;
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (wants_copy(l, t)) bytes += atsi_aligned(l->p->tensors[t].size_bytes);
-    for (int i = 0; i < N_TRIES && bytes > 0; i++, bytes /= 2)
-        if (atsi_pinned_allocate(&l->w->pinned_memory, bytes)) {
-            l->block_bytes = bytes;
-            return;
-        }
+    if (bytes == 0) return;
+    uint64_t later = l->params->beside_host_bytes;
+    if (later && d->ops->host_alloc(d, later, &held, &dev, NULL) != ATSI_OK) return;
+    pin_bytes(l, bytes);
+    if (held) d->ops->host_free(d, held);
+}
+
+// With tensors of which nothing is in the processor's caches yet.
+static void measure_ring(struct loader *l) {
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < l->p->n_tensors && l->w->ring && n < N_MEASURED; t++) {
+        if (!l->w->host[t] || l->w->mapped[t] || atsi_tensor_is_small(&l->p->tensors[t])) continue;
+        atsi_pinned_ring_measure(l->w->ring, l->w->host[t], l->p->tensors[t].size_bytes);
+        n++;
+    }
 }
 
 static void name_host_memory(struct atsi_weights *w) {
@@ -185,6 +212,7 @@ static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err)
     }
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (l->w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
+    measure_ring(l);
     return ATSI_OK;
 }
 
@@ -237,9 +265,9 @@ static bool create_tables(struct atsi_weights *w, uint32_t n_tensors, uint32_t n
     w->unpacked_is_pinned = calloc(n_tensors + 1, sizeof *w->unpacked_is_pinned);
     w->host_reads = calloc(n_tensors + 1, sizeof *w->host_reads);
     w->homes = calloc(n_units + 1, sizeof *w->homes);
-    w->can_travel = calloc(n_units + 1, sizeof *w->can_travel);
+    w->travel = calloc(n_units + 1, sizeof *w->travel);
     return w->host && w->device && w->mapped && w->unpacked && w->unpacked_is_pinned && w->host_reads && w->homes &&
-           w->can_travel;
+           w->travel;
 }
 
 enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_weights_params *params,

@@ -1,4 +1,5 @@
-// Rounds on CPU and simulated device under random assignments, promotions and stream delays: the same bits as on the CPU alone.
+// Rounds on CPU and simulated device under random assignments, promotions and stream delays, with weights of which some are not pinned: the
+// same bits as on the CPU alone.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,14 +66,28 @@ struct shuffle {
     struct atsi_prepared_round *next;
 };
 
+static bool is_pinned(const struct test_model *m, uint32_t u) {
+    uint32_t cursor = 0, t;
+    while (atsi_unit_next_big_tensor(&m->plan.program, &m->plan.program.units[u], &cursor, &t))
+        if (!m->mapped[t]) return false;
+    return true;
+}
+
+// What is not pinned can only be prefetched.
+static void restrict_unit(struct shuffle *s, uint32_t u) {
+    bool is_head = s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD, pinned = is_pinned(s->m, u);
+    if (is_head && s->promotions[u] == ATSI_PREFETCHED) s->promotions[u] = ATSI_IN_PLACE;
+    if (!pinned && s->promotions[u] == ATSI_IN_PLACE) s->promotions[u] = is_head ? ATSI_NOT_PROMOTED : ATSI_PREFETCHED;
+    if (!pinned) s->gpu_share[u] = 0;
+}
+
 // Any unit on either side, resident, prefetched or read in place, or shared in any proportion.
 static struct atsi_assignment draw(struct shuffle *s) {
     for (uint32_t u = 0; u < s->m->plan.program.n_units; u++) {
         s->backends[u] = test_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
         s->promotions[u] = (enum atsi_promotion)(test_random(&s->random) % 3);
         s->gpu_share[u] = (float)(test_random(&s->random) % 5) / 4;
-        if (s->m->plan.program.units[u].kind == ATSI_UNIT_HEAD && s->promotions[u] == ATSI_PREFETCHED)
-            s->promotions[u] = ATSI_IN_PLACE;
+        restrict_unit(s, u);
     }
     return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, 1 + test_random(&s->random) % 2};
 }
@@ -113,6 +128,19 @@ static enum atsi_status info_of_blocking(struct atsi_device *d, struct atsi_devi
     return status;
 }
 
+// Half of the runs have about half of their tensors in memory that the device cannot reach, and a ring of small slots.
+static struct atsi_pinned_ring *unpin(struct test_model *m, struct atsi_device *d, uint64_t seed) {
+    struct atsi_pinned_ring_params params = {
+        .device = d, .slot_bytes = 48 << 10, .n_slots = 2 + seed % 3, .n_threads = 1 + seed % 2};
+    struct atsi_pinned_ring *ring;
+    uint64_t random = seed * 40503 + 3;
+    if (seed / 4 % 2) return NULL;
+    assert_int_equal(atsi_pinned_ring_create(&params, &ring, NULL), ATSI_OK);
+    for (uint32_t t = 0; t < m->plan.program.n_tensors; t++)
+        if (test_random(&random) % 2) m->mapped[t] = NULL;
+    return ring;
+}
+
 static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, float *found) {
     struct test_model m;
     struct atsi_device *d = test_open_sim((uint32_t)seed + 1);
@@ -124,6 +152,7 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
     test_model_build(&m);
     test_model_load(&m, d);
     struct atsi_executor_params params = test_model_params(&m, d);
+    params.ring = unpin(&m, d, seed);
     assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
     struct shuffle s = {.m = &m, .random = seed * 2654435761u + 7, .beside = seed % 2};
     run_text(&m, x, shuffle_units, &s, found);
@@ -132,6 +161,7 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
         if (memcmp(&found[i], &expected[i], sizeof found[i]))
             fail_msg("seed %llu: logit %zu differs", (unsigned long long)seed, i);
     atsi_executor_free(x);
+    atsi_pinned_ring_free(params.ring);
     test_model_unload(&m, d);
     atsi_plan_free(&m.plan);
 }

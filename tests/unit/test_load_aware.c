@@ -70,9 +70,9 @@ static void open_machine(struct machine *m, uint64_t seed) {
     struct atsi_dispatcher_params params = {.plan = &m->plan, .policy = ATSI_POLICY_FIFO, .has_device = true};
     assert_int_equal(atsi_dispatcher_create(&params, &m->dispatcher, NULL), ATSI_OK);
     enum atsi_backend homes[TEST_MODEL_UNITS] = {ATSI_CPU};
-    bool can_travel[TEST_MODEL_UNITS];
-    for (uint32_t u = 0; u < TEST_MODEL_UNITS; u++) can_travel[u] = true;
-    atsi_dispatcher_move_homes(m->dispatcher, homes, can_travel);
+    enum atsi_travel travel[TEST_MODEL_UNITS];
+    for (uint32_t u = 0; u < TEST_MODEL_UNITS; u++) travel[u] = ATSI_TRAVELS_PINNED;
+    atsi_dispatcher_move_homes(m->dispatcher, homes, travel);
     struct atsi_tuner_params tuning = {true, atsi_dispatcher_has_choice(m->dispatcher), 0.15, 5};
     atsi_tuner_start(&m->tuner, &tuning);
     atsi_tuner_begun(&m->tuner, m->tuner.wish.use);

@@ -30,12 +30,12 @@ static void invent_times(struct atsi_plan *plan, uint64_t *random) {
 
 static void choose_homes(const struct atsi_plan *plan, struct atsi_dispatcher *d, uint64_t *random) {
     enum atsi_backend homes[TEST_MODEL_UNITS];
-    bool can_travel[TEST_MODEL_UNITS];
+    enum atsi_travel travel[TEST_MODEL_UNITS];
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         homes[u] = test_random(random) % 3 ? ATSI_CPU : ATSI_GPU;
-        can_travel[u] = true;
+        travel[u] = ATSI_TRAVELS_PINNED;
     }
-    atsi_dispatcher_move_homes(d, homes, can_travel);
+    atsi_dispatcher_move_homes(d, homes, travel);
 }
 
 struct text {

@@ -290,41 +290,53 @@ static void a_fixed_range_is_loaded_once(void **state) {
 
 // ---- pinned memory ------------------------------------------------------------------------------------------------------
 
+struct refusal {
+    bool register_too;
+    uint64_t limit; // of what can be pinned beside it
+    enum atsi_host_memory memory;
+    enum atsi_travel matrix, experts; // of a unit "q" and of "exps"
+};
+
+static void check_refusal(struct bench *b, const struct refusal *r) {
+    char text[1024];
+    assert_int_equal(b->weights.host_memory, r->memory);
+    assert_int_equal(b->weights.travel[model_file_unit(&b->file, "q")], r->matrix);
+    assert_int_equal(b->weights.travel[model_file_unit(&b->file, "exps")], r->experts);
+    atsi_weights_describe_pinning(&b->weights, text, sizeof text);
+    assert_int_equal(text[0] == 0, r->memory == ATSI_HOST_REGISTERED);
+    assert_null(strchr(text, '\n'));
+    // The cost: what all units take on the CPU (400, 300, 100 and three times 20 us), beside the plan's figures.
+    assert_int_equal(strstr(text, "; a token may take 0.9 ms instead of 0.2, ") != NULL,
+                     r->memory == ATSI_HOST_PLAIN || r->memory == ATSI_HOST_PARTLY);
+    assert_int_equal(strstr(text, "travel through a pinned ring of") != NULL, r->experts == ATSI_TRAVELS_STAGED);
+    assert_int_equal(strstr(text, "the GPU cannot help with the others") != NULL,
+                     r->memory == ATSI_HOST_PLAIN && r->experts == ATSI_TRAVELS_NOT);
+}
+
 static void pinned_memory_is_refused(void **state) {
     (void)state;
-    static const struct {
-        bool register_too;
-        uint64_t limit;
-        enum atsi_host_memory expected;
-    } cases[] = {{true, 0, ATSI_HOST_COPIED},
-                 {true, 1, ATSI_HOST_PLAIN},           // not even staging buffers
-                 {true, 1500 << 10, ATSI_HOST_PARTLY}, // half of what is needed: both matrices, not the experts
-                 {false, 1, ATSI_HOST_REGISTERED}};
+    static const struct refusal cases[] = {
+        {true, 0, ATSI_HOST_COPIED, ATSI_TRAVELS_PINNED, ATSI_TRAVELS_PINNED},
+        {true, 1, ATSI_HOST_PLAIN, ATSI_TRAVELS_NOT, ATSI_TRAVELS_NOT},                 // not even staging buffers
+        {true, 1500 << 10, ATSI_HOST_PLAIN, ATSI_TRAVELS_STAGED, ATSI_TRAVELS_STAGED},  // a ring, and no room beside it
+        {true, 2300 << 10, ATSI_HOST_PARTLY, ATSI_TRAVELS_PINNED, ATSI_TRAVELS_STAGED}, // both matrices beside the ring
+        {false, 1, ATSI_HOST_REGISTERED, ATSI_TRAVELS_PINNED, ATSI_TRAVELS_PINNED}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int home = 0; home < 2; home++) {
             struct bench b;
             bool refused;
-            char text[512];
             open_bench(
                 &b, (enum atsi_backend)home, false,
                 (struct atsi_sim_params){.refuse_register = cases[i].register_too, .pinned_bytes = cases[i].limit});
             check_ok(load(&b, 1000, 0, false), b.err);
             check_all(&b);
             if (home == ATSI_CPU) {
-                enum atsi_host_memory expected = cases[i].expected;
-                assert_int_equal(b.weights.host_memory, expected);
-                assert_int_equal(b.weights.can_travel[model_file_unit(&b.file, "q")], expected != ATSI_HOST_PLAIN);
-                assert_int_equal(b.weights.can_travel[model_file_unit(&b.file, "exps")],
-                                 expected == ATSI_HOST_COPIED || expected == ATSI_HOST_REGISTERED);
-                atsi_weights_describe_pinning(&b.weights, text, sizeof text);
-                assert_int_equal(text[0] == 0, expected == ATSI_HOST_REGISTERED);
-                // The cost: what all units take on the CPU (400, 300, 100 and three times 20 us), beside the plan's figures.
-                assert_int_equal(strstr(text, "; a token may take 0.9 ms instead of 0.2, ") != NULL,
-                                 expected == ATSI_HOST_PLAIN || expected == ATSI_HOST_PARTLY);
+                check_refusal(&b, &cases[i]);
             } else {
                 check_ok(atsi_weights_release(&b.weights, 0, &b.err), b.err);
                 check_all(&b);
-                assert_int_equal(b.weights.can_travel[model_file_unit(&b.file, "exps")], !cases[i].register_too);
+                assert_int_equal(b.weights.travel[model_file_unit(&b.file, "exps")],
+                                 cases[i].register_too ? ATSI_TRAVELS_NOT : ATSI_TRAVELS_PINNED);
                 check_ok(atsi_weights_refill(&b.weights, 3, 1e18, &refused, &b.err), b.err);
                 check_ok(atsi_weights_settle(&b.weights, &b.err), b.err);
                 assert_int_equal(b.weights.n_resident, 3);
@@ -332,6 +344,22 @@ static void pinned_memory_is_refused(void **state) {
             }
             close_bench(&b);
         }
+}
+
+// What the run pins after the weights has its place: it is left where there is little.
+static void later_pinned_memory_has_its_place(void **state) {
+    (void)state;
+    for (uint64_t limit = 1 << 20; limit <= 4 << 20; limit += 300 << 10) {
+        struct bench b;
+        void *host, *dev;
+        open_bench(&b, ATSI_CPU, false, (struct atsi_sim_params){.refuse_register = true, .pinned_bytes = limit});
+        struct atsi_weights_params params = {.model = &b.file.model, .device = b.device, .beside_host_bytes = 1 << 20};
+        check_ok(atsi_weights_load(&b.weights, &params, &b.err), b.err);
+        check_all(&b);
+        check_ok(b.device->ops->host_alloc(b.device, 1 << 20, &host, &dev, &b.err), b.err);
+        b.device->ops->host_free(b.device, host);
+        close_bench(&b);
+    }
 }
 
 static bool stop_at_once(void *context, uint64_t done_bytes, uint64_t total_bytes) {
@@ -360,6 +388,7 @@ int main(void) {
         cmocka_unit_test(others_take_memory_while_it_loads),
         cmocka_unit_test(a_fixed_range_is_loaded_once),
         cmocka_unit_test(pinned_memory_is_refused),
+        cmocka_unit_test(later_pinned_memory_has_its_place),
         cmocka_unit_test(loading_can_be_interrupted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
