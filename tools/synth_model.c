@@ -32,7 +32,7 @@ struct options {
     struct synth_shape sizes; // the overrides; 0: the shape's
     uint64_t seed;
     unsigned n_threads;
-    bool list, header_only;
+    bool help, list, header_only;
 };
 
 struct number_option {
@@ -103,7 +103,9 @@ static enum atsi_status parse_valued(struct options *o, const char *name, const 
 static enum atsi_status parse_options(int argc, char **argv, struct options *o, struct atsi_error *err) {
     *o = (struct options){.seed = 1};
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--list"))
+        if (!strcmp(argv[i], "--help"))
+            o->help = true;
+        else if (!strcmp(argv[i], "--list"))
             o->list = true;
         else if (!strcmp(argv[i], "--header-only"))
             o->header_only = true;
@@ -117,7 +119,7 @@ static enum atsi_status parse_options(int argc, char **argv, struct options *o, 
         else
             return atsi_fail(err, ATSI_BAD_INPUT, "%s: one word too many", argv[i]);
     }
-    if (!o->list && !o->path) return atsi_fail(err, ATSI_BAD_INPUT, "a shape and an output file are needed");
+    if (!o->help && !o->list && !o->path) return atsi_fail(err, ATSI_BAD_INPUT, "a shape and an output file are needed");
     return ATSI_OK;
 }
 
@@ -233,7 +235,9 @@ int main(int argc, char **argv) {
         return ATSI_BAD_INPUT;
     }
     enum atsi_status status = parse_options(argc, argv, &options, &err);
-    if (status == ATSI_OK && options.list)
+    if (status == ATSI_OK && options.help)
+        fputs(usage, stdout);
+    else if (status == ATSI_OK && options.list)
         print_shapes();
     else if (status == ATSI_OK)
         status = make_file(&options, &err);

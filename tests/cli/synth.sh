@@ -36,6 +36,7 @@ all_families() {
     check "phi3" runs phi3 phi-4 --layers 2 --ff 512 $narrow --recipe q6_k
     check "phi3, long factors" runs long phi-4-mini --layers 2 --ff 512 $narrow --recipe q8_0
     check "mistral3" runs ministral ministral-3-14b --layers 2 --ff 512 $narrow
+    check "llama, heads that do not fill the width" runs small mistral-small-24b --layers 2 --ff 512 $narrow --embd 512
     check "minimax-m2" runs minimax minimax-m2 --layers 2 --experts 8 --expert-ff 256 $narrow
     check "seed_oss" runs seed seed-oss-36b --layers 2 --ff 512 $narrow
     check "ernie4_5" runs ernie ernie-4.5-0.3b --layers 2 --ff 512 $narrow --recipe q8_0
@@ -76,6 +77,14 @@ given_vocabulary() {
 }
 check "a given vocabulary" given_vocabulary
 
+# Mistral Small 3's 23.57 billion parameters, counted from its published sizes.
+mistral_small() {
+    "$B/tools/synth_model" mistral-small-24b "$work/24b.gguf" --header-only || return 1
+    "$B/atsi-plan" "$work/24b.gguf" --no-weights --vram 0 -o "$work/24b.atsp" --quiet || return 1
+    "$B/atsi-plan" --info "$work/24b.atsp" --json | jq -e '.model.n_params == 23572403200 and .model.n_ctx_train == 32768'
+}
+check "Mistral Small has its parameters" mistral_small
+
 # A 70B model in no space, planned for a machine that is not here.
 full_size() {
     local start=$SECONDS
@@ -99,6 +108,7 @@ refuses() { # MESSAGE ARGUMENTS...: exit status 2 and one line that holds MESSAG
     text=$("$B/tools/synth_model" "${@:2}" 2>&1)
     [ $? -eq 2 ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qF -- "$message" <<<"$text" || { echo "$text"; return 1; }
 }
+check "--help" sh -c "'$B/tools/synth_model' --help | grep -q '^usage: synth_model'"
 check "an unknown shape" refuses "no such shape" qwen9 "$work/x.gguf"
 check "an unknown recipe" refuses "--recipe q9" qwen3-14b "$work/x.gguf" --recipe q9
 check "a bad number" refuses "--layers" qwen3-14b "$work/x.gguf" --layers 9x
