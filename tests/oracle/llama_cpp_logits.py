@@ -72,6 +72,7 @@ WIDTHS = {
     "phi-4": (2, "", "q4_k_m"),
     "phi-4-mini": (2, "", "q4_k_m"),
     "ministral-3-14b": (2, "", "q4_k_m"),
+    "mistral-small-24b": (2, "", "q4_k_m"),
     "minimax-m2": (2, "--experts 16 --used 16", "q4_k_m"),
     "seed-oss-36b": (2, "", "q4_k_m"),
     "ernie-4.5-0.3b": (2, "", "q8_0"),
