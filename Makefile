@@ -142,6 +142,11 @@ $(B)/tools/synth_model: $(call obj,tools/synth_model.c $(wildcard tools/synth/*.
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_FORMATS) $(CUDA_LIBS)
+# The table of what is supported lowers models that it makes.
+$(B)/tools/support_table: $(call obj,tools/support_table.c $(wildcard tools/synth/*.c)) $(LIB_PLANNER) $(LOW)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK $@")
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(LIBS_PLANNER) $(CUDA_LIBS)
 # The load generator opens the driver's library itself, so it is the same program with and without CUDA.
 $(B)/tools/load: $(call obj,tools/load.c $(wildcard tools/load/*.c)) $(LIB_FORMATS)
 	@mkdir -p $(@D)

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
-#include "tools/synth/header.h"
 #include "tools/synth/writer.h"
 
 static const char usage[] =
@@ -119,7 +118,8 @@ static enum atsi_status parse_options(int argc, char **argv, struct options *o, 
         else
             return atsi_fail(err, ATSI_BAD_INPUT, "%s: one word too many", argv[i]);
     }
-    if (!o->help && !o->list && !o->path) return atsi_fail(err, ATSI_BAD_INPUT, "a shape and an output file are needed");
+    if (!o->help && !o->list && !o->path)
+        return atsi_fail(err, ATSI_BAD_INPUT, "a shape and an output file are needed");
     return ATSI_OK;
 }
 
@@ -174,45 +174,26 @@ static enum atsi_status open_vocabulary(const struct options *o, struct atsi_ggu
     return ATSI_OK;
 }
 
-static enum atsi_status write_model(const struct options *o, const struct synth_model *model, const char *header,
-                                    size_t header_size, struct atsi_error *err) {
-    struct atsi_new_file file = {0};
-    struct synth_values values = {0};
-    long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned n_threads = o->n_threads ? o->n_threads : n_processors > 0 ? (unsigned)n_processors : 1;
-    enum atsi_status status = atsi_new_file_create(&file, o->path, err);
-    if (status == ATSI_OK) status = atsi_new_file_write(&file, header, header_size, 0, err);
-    if (status == ATSI_OK) status = synth_values_init(&values, model, o->seed, err);
-    if (status == ATSI_OK && o->header_only)
-        status = synth_write_divisors(&file, header_size, &values, err);
-    else if (status == ATSI_OK)
-        status = synth_write_tensors(&file, header_size, &values, n_threads, err);
-    if (status == ATSI_OK) status = atsi_new_file_commit(&file, header_size + model->data_bytes, err);
-    atsi_new_file_discard(&file);
-    synth_values_free(&values);
-    return status;
-}
-
 static enum atsi_status make_file(const struct options *o, struct atsi_error *err) {
     struct atsi_gguf *vocabulary = NULL;
     struct synth_model model = {0};
     struct synth_recipe recipe;
     struct synth_shape shape;
-    char *header = NULL;
-    size_t header_size = 0;
+    uint64_t size_bytes;
+    long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned n_threads = o->n_threads ? o->n_threads : n_processors > 0 ? (unsigned)n_processors : 1;
     double start = atsi_clock_us();
     ATSI_TRY(choose_shape(o, &shape, err));
     const char *recipe_name = o->recipe ? o->recipe : !strcmp(shape.arch, "gpt-oss") ? "mxfp4" : "q4_k_m";
     ATSI_TRY(synth_recipe_parse(recipe_name, &recipe, err));
     enum atsi_status status = open_vocabulary(o, &vocabulary, &shape, err);
     if (status == ATSI_OK) status = synth_model_make(&model, &shape, &recipe, err);
-    if (status == ATSI_OK) status = synth_header_make(&model, vocabulary, &header, &header_size, err);
-    if (status == ATSI_OK) status = write_model(o, &model, header, header_size, err);
+    if (status == ATSI_OK)
+        status =
+            synth_write_file(o->path, &model, vocabulary, o->seed, o->header_only ? 0 : n_threads, &size_bytes, err);
     if (status == ATSI_OK)
         printf("%s: %s, %u layers, %s, %u tensors, %.2f GB in %.1f s\n", o->path, shape.name, shape.n_layers,
-               recipe_name, model.n_tensors, (double)(header_size + model.data_bytes) * 1e-9,
-               (atsi_clock_us() - start) * 1e-6);
-    free(header);
+               recipe_name, model.n_tensors, (double)size_bytes * 1e-9, (atsi_clock_us() - start) * 1e-6);
     synth_model_free(&model);
     atsi_gguf_close(vocabulary);
     return status;

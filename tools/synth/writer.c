@@ -3,6 +3,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "formats/base/new_file.h"
+#include "tools/synth/header.h"
+#include "tools/synth/values.h"
+
 enum {
     PIECE_BYTES = 4 << 20, // rows are written in pieces of about this size
     MAX_THREADS = 256
@@ -86,8 +90,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_offset,
-                                     const struct synth_values *values, unsigned n_threads, struct atsi_error *err) {
+static enum atsi_status write_tensors(struct atsi_new_file *file, uint64_t data_offset,
+                                      const struct synth_values *values, unsigned n_threads, struct atsi_error *err) {
     struct queue q = {.file = file, .data_offset = data_offset, .values = values, .err = err};
     pthread_t threads[MAX_THREADS];
     unsigned n_started = 0;
@@ -102,8 +106,8 @@ enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_o
     return q.status;
 }
 
-enum atsi_status synth_write_divisors(struct atsi_new_file *file, uint64_t data_offset,
-                                      const struct synth_values *values, struct atsi_error *err) {
+static enum atsi_status write_divisors(struct atsi_new_file *file, uint64_t data_offset,
+                                       const struct synth_values *values, struct atsi_error *err) {
     const struct synth_model *m = values->model;
     uint8_t bytes[4096];
     for (uint32_t i = 0; i < m->n_tensors; i++) {
@@ -113,4 +117,25 @@ enum atsi_status synth_write_divisors(struct atsi_new_file *file, uint64_t data_
         ATSI_TRY(atsi_new_file_write(file, bytes, t->size_bytes, data_offset + t->offset, err));
     }
     return ATSI_OK;
+}
+
+enum atsi_status synth_write_file(const char *path, const struct synth_model *model, const struct atsi_gguf *vocabulary,
+                                  uint64_t seed, unsigned n_threads, uint64_t *size_bytes, struct atsi_error *err) {
+    struct atsi_new_file file = {0};
+    struct synth_values values = {0};
+    char *header;
+    size_t header_size;
+    ATSI_TRY(synth_header_make(model, vocabulary, &header, &header_size, err));
+    enum atsi_status status = atsi_new_file_create(&file, path, err);
+    if (status == ATSI_OK) status = atsi_new_file_write(&file, header, header_size, 0, err);
+    if (status == ATSI_OK) status = synth_values_init(&values, model, seed, err);
+    if (status == ATSI_OK)
+        status = n_threads ? write_tensors(&file, header_size, &values, n_threads, err)
+                           : write_divisors(&file, header_size, &values, err);
+    *size_bytes = header_size + model->data_bytes;
+    if (status == ATSI_OK) status = atsi_new_file_commit(&file, *size_bytes, err);
+    atsi_new_file_discard(&file);
+    synth_values_free(&values);
+    free(header);
+    return status;
 }

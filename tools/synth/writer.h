@@ -2,15 +2,13 @@
 #ifndef ATSI_TOOLS_SYNTH_WRITER_H
 #define ATSI_TOOLS_SYNTH_WRITER_H
 
-#include "formats/base/new_file.h"
-#include "tools/synth/values.h"
+#include "formats/gguf.h"
+#include "tools/synth/tensors.h"
 
-// Writes all tensors from `data_offset` on. The bytes do not depend on n_threads (at least 1).
-enum atsi_status synth_write_tensors(struct atsi_new_file *file, uint64_t data_offset,
-                                     const struct synth_values *values, unsigned n_threads, struct atsi_error *err);
-
-// Writes the one tensor whose values decide how a model is planned, the divisors of the rope frequencies, where there is one.
-enum atsi_status synth_write_divisors(struct atsi_new_file *file, uint64_t data_offset,
-                                      const struct synth_values *values, struct atsi_error *err);
+// Writes the GGUF file. `vocabulary` as in synth_header_make. The bytes do not depend on n_threads; 0 of them leave the weights out: a
+// sparse file of the right size, with the one tensor whose values decide how a model is planned (the divisors of its rope frequencies).
+// *size_bytes is that of the file.
+enum atsi_status synth_write_file(const char *path, const struct synth_model *model, const struct atsi_gguf *vocabulary,
+                                  uint64_t seed, unsigned n_threads, uint64_t *size_bytes, struct atsi_error *err);
 
 #endif
