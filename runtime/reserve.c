@@ -58,7 +58,7 @@ static uint32_t fit_chunks(const struct atsi_reserve *b, uint64_t bytes) {
 
 static void decide(struct atsi_reserve *b, enum atsi_reserve_change change, uint32_t n_resident, uint64_t free_bytes) {
     b->next = (struct atsi_reserve_move){
-        .change = change, .free_bytes = free_bytes, .n_resident = n_resident, .n_removable = resident_of(b)->n_units};
+        .change = change, .free_bytes = free_bytes, .n_resident = n_resident, .n_removable = resident_of(b)->n_items};
 }
 
 // Tensors that came back in vain are no loss: they are dropped first, and without a new assignment.
@@ -86,8 +86,8 @@ static enum atsi_status end_refill(struct atsi_reserve *b, uint64_t free_bytes, 
 // A new assignment costs a round or two, so little steps do not pay, except the last one.
 static bool is_worth_it(const struct atsi_reserve *b, uint32_t n_target) {
     const struct atsi_resident *r = resident_of(b);
-    uint64_t now = r->end_bytes[b->weights->n_resident], all = r->end_bytes[r->n_units];
-    return n_target == r->n_units || (r->end_bytes[n_target] - now) >= (all - now) / 8;
+    uint64_t now = r->end_bytes[b->weights->n_resident], all = r->end_bytes[r->n_items];
+    return n_target == r->n_items || (r->end_bytes[n_target] - now) >= (all - now) / 8;
 }
 
 static enum atsi_status grow(struct atsi_reserve *b, uint64_t spare_bytes, uint64_t free_bytes, double now_us,
@@ -118,7 +118,7 @@ static enum atsi_status look(struct atsi_reserve *b, double now_us, struct atsi_
     b->n_polls++;
     if (free_bytes < b->bytes + margin) b->tight_us = now_us;
     if (free_bytes < b->bytes) return shrink(b, free_bytes, err);
-    if (now_us - b->tight_us >= b->hold_us && w->n_resident < resident_of(b)->n_units)
+    if (now_us - b->tight_us >= b->hold_us && w->n_resident < resident_of(b)->n_items)
         return grow(b, free_bytes - b->bytes - margin, free_bytes, now_us, err);
     return b->tight_us == now_us ? end_refill(b, free_bytes, err) : ATSI_OK;
 }
@@ -183,5 +183,5 @@ void atsi_reserve_report(FILE *f, const struct atsi_reserve *b) {
     fprintf(f,
             "reserve  %u of %u units that can leave are on the GPU; given back %u times, taken again %u times; a look "
             "at the card took %.0f us\n",
-            b->weights->n_resident, resident_of(b)->n_units, b->n_shrunk, b->n_grown, b->polling_us / b->n_polls);
+            b->weights->n_resident, resident_of(b)->n_items, b->n_shrunk, b->n_grown, b->polling_us / b->n_polls);
 }

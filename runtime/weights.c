@@ -49,6 +49,7 @@ void atsi_weights_free(struct atsi_weights *w) {
     atsi_pinned_free(&w->pinned_memory);
     atsi_pinned_ring_free(w->ring);
     atsi_resident_free(&w->resident);
+    atsi_experts_free(&w->experts);
     free(w->unpacked);
     free(w->unpacked_is_pinned);
     free(w->host);
@@ -64,14 +65,14 @@ void atsi_weights_free(struct atsi_weights *w) {
 
 void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t cap) {
     const struct atsi_resident *r = &w->resident;
-    uint64_t mib = 1 << 20, missing = w->owner ? r->end_bytes[r->n_units] - r->end_bytes[w->n_resident] : 0;
+    uint64_t mib = 1 << 20, missing = w->owner ? r->end_bytes[r->n_items] - r->end_bytes[w->n_resident] : 0;
     uint64_t vram = w->model->plan.limits.vram_bytes;
     text[0] = 0;
     if (missing == 0) return;
     snprintf(text, cap,
              "the card has %llu MiB less free than the plan needs: %u of its %u resident units stay on the CPU; "
              "atsi-plan MODEL.gguf --vram %lluM plans for that",
-             (unsigned long long)((missing + mib - 1) / mib), r->n_units - w->n_resident, r->n_units,
+             (unsigned long long)((missing + mib - 1) / mib), r->n_items - w->n_resident, r->n_items,
              (unsigned long long)((vram > missing ? vram - missing : 0) / mib));
 }
 
@@ -157,13 +158,15 @@ static void find_host_readers(struct atsi_weights *w) {
 void weights_set_homes(struct atsi_weights *w, uint32_t n_resident) {
     const struct atsi_resident *r = &w->resident;
     w->n_resident = n_resident;
-    for (uint32_t k = 0; k < r->n_units; k++) w->homes[r->units[k]] = k < n_resident ? ATSI_GPU : ATSI_CPU;
+    for (uint32_t k = 0; k < r->n_items; k++)
+        if (!r->items[k].experts) w->homes[r->items[k].unit] = k < n_resident ? ATSI_GPU : ATSI_CPU;
     for (uint32_t i = 0; i < r->n_tensors; i++) {
         uint64_t offset = r->offsets[r->tensors[i]];
         bool resident = offset < r->end_bytes[n_resident];
         w->device[r->tensors[i]] = resident ? (const char *)w->range->dev + offset : NULL;
     }
     w->resident_bytes = w->owner ? r->end_bytes[n_resident] : 0;
+    if (w->owner) atsi_experts_place(&w->experts, &w->model->plan, r, w->range->dev, n_resident);
     find_host_readers(w);
 }
 
@@ -198,6 +201,13 @@ static enum atsi_status keep_unit_on_host(struct atsi_weights *w, uint32_t unit,
     return ATSI_OK;
 }
 
+// Of single experts the host has the whole all the time.
+static enum atsi_status keep_item_on_host(struct atsi_weights *w, const struct atsi_resident_item *item, bool *kept,
+                                          struct atsi_error *err) {
+    *kept = true;
+    return item->experts ? ATSI_OK : keep_unit_on_host(w, item->unit, kept, err);
+}
+
 // Pages of the plan file that nobody has pinned, so that the next round does not fetch them one by one.
 static void read_unit(const struct atsi_weights *w, uint32_t unit) {
     uint32_t cursor = 0, t;
@@ -225,39 +235,65 @@ static void pin_unit(struct atsi_weights *w, uint32_t unit) {
         if (!w->unpacked[t] && !w->mapped[t]) weights_use_mapping(w, t);
 }
 
+// A unit that has left: from now on both sides read its tensors on the host.
+static void reach_unit(struct atsi_weights *w, uint32_t unit) {
+    weights_pin_resident(w, NULL);
+    pin_unit(w, unit);
+    read_unit(w, unit);
+}
+
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err) {
     uint32_t before = w->n_resident, n = before;
     for (bool kept = true; kept && n > n_keep;) {
-        ATSI_TRY(keep_unit_on_host(w, w->resident.units[n - 1], &kept, err));
+        ATSI_TRY(keep_item_on_host(w, &w->resident.items[n - 1], &kept, err));
         n -= kept;
     }
     ATSI_TRY(atsi_upload_finish(&w->upload, err));
     if (n < before) weights_set_homes(w, n);
     w->filled_bytes = w->resident.end_bytes[n];
     ATSI_TRY(w->owner->ops->range_back(w->owner, w->range, w->filled_bytes, err)); // others wait for it
-    if (n == before) return ATSI_OK;
-    weights_pin_resident(w, NULL);
-    for (uint32_t k = n; k < before; k++) {
-        pin_unit(w, w->resident.units[k]);
-        read_unit(w, w->resident.units[k]);
-    }
+    for (uint32_t k = n; k < before; k++)
+        if (!w->resident.items[k].experts) reach_unit(w, w->resident.items[k].unit);
     weights_update(w);
     return ATSI_OK;
 }
 
 // ---- coming back --------------------------------------------------------------------------------------------------
 
-// Queues the copies that fill [begin, end) of the range from the tensors' host memory.
-static enum atsi_status fill(struct atsi_weights *w, uint64_t begin, uint64_t end, struct atsi_error *err) {
+// What of the range is to be filled.
+struct gap {
+    uint64_t begin, end;
+};
+
+// Queues the copy of what of `bytes` at `host` has its place, from `offset` of the range on, in the gap.
+static enum atsi_status fill_part(struct atsi_weights *w, const struct gap *gap, uint64_t offset, const char *host,
+                                  uint64_t bytes, struct atsi_error *err) {
+    uint64_t from = offset > gap->begin ? offset : gap->begin, end = offset + bytes,
+             to = end < gap->end ? end : gap->end;
+    if (from >= to) return ATSI_OK;
+    return atsi_upload_add(&w->upload, 0, (char *)w->range->dev + from, host + (from - offset), to - from, err);
+}
+
+static enum atsi_status fill_experts(struct atsi_weights *w, const struct gap *gap, const struct atsi_router_experts *r,
+                                     uint32_t unit, struct atsi_error *err) {
+    uint64_t bytes = atsi_expert_bytes(program_of(w), unit);
+    const char *host = w->host[atsi_unit_experts_op(program_of(w), &program_of(w)->units[unit])->tensor[0]];
+    for (uint32_t i = 0; i < r->n; i++)
+        ATSI_TRY(fill_part(w, gap, w->resident.blocks[unit] + i * bytes, host + r->ids[i] * bytes, bytes, err));
+    return ATSI_OK;
+}
+
+// From the tensors' host memory.
+static enum atsi_status fill(struct atsi_weights *w, const struct gap *gap, struct atsi_error *err) {
     const struct atsi_resident *r = &w->resident;
     for (uint32_t i = 0; i < r->n_tensors; i++) {
         uint32_t t = r->tensors[i];
-        uint64_t first = r->offsets[t], last = first + program_of(w)->tensors[t].size_bytes;
-        uint64_t from = first > begin ? first : begin, to = last < end ? last : end;
-        if (from >= to) continue;
-        ATSI_TRY(atsi_upload_add(&w->upload, 0, (char *)w->range->dev + from, (const char *)w->host[t] + (from - first),
-                                 to - from, err));
+        ATSI_TRY(fill_part(w, gap, r->offsets[t], w->host[t], program_of(w)->tensors[t].size_bytes, err));
     }
+    for (uint32_t i = 0; i < w->experts.n_routers; i++)
+        for (uint32_t u = 0; u < program_of(w)->n_units; u++)
+            if (atsi_router_experts_has(&w->model->plan, &w->experts.routers[i], u))
+                ATSI_TRY(fill_experts(w, gap, &w->experts.routers[i], u, err));
     return ATSI_OK;
 }
 
@@ -272,7 +308,7 @@ enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, 
             *refused = true;
             return ATSI_OK;
         }
-        ATSI_TRY(fill(w, w->filled_bytes, next, err));
+        ATSI_TRY(fill(w, &(struct gap){w->filled_bytes, next}, err));
         ATSI_TRY(atsi_upload_finish(&w->upload, err));
         w->filled_bytes = next;
     } while (w->filled_bytes < end && atsi_clock_us() < until_us);

@@ -33,10 +33,11 @@ struct atsi_weights {
     enum atsi_travel *travel;  // [n_units] how those on the CPU get to the device
     struct atsi_device *owner; // of the resident range, NULL without a device
     const struct atsi_model *model;
+    struct atsi_experts experts;   // resident one by one
     struct atsi_resident resident; // what stands where in the range
     struct atsi_range *range;
-    uint32_t n_resident;   // units of `resident` that are on the GPU now
-    uint64_t filled_bytes; // of the range that hold their tensors: more than the resident units' while others come back
+    uint32_t n_resident;   // items of `resident` that are on the GPU now
+    uint64_t filled_bytes; // of the range that hold their tensors: more than the resident items' while others come back
     uint64_t resident_bytes, unpacked_bytes,
         host_bytes;           // of the tensors on each side; unpacked: copies beside the mapping
     void **unpacked;          // [n_tensors] heap or pinned memory
@@ -67,8 +68,8 @@ struct atsi_weights_params {
 };
 
 // Loads the tensors for the plan's placement: those of CPU units are mapped and faulted in (or unpacked when they are stored
-// compressed), those of GPU units are copied to the device. A card with too little free memory keeps the most valuable units that
-// fit (n_resident < resident.n_units), the others run on the CPU; ATSI_FAILED with the numbers when not even what has to be there fits.
+// compressed), those of GPU units are copied to the device. A card with too little free memory keeps the most valuable items that
+// fit (n_resident < resident.n_items), the others run on the CPU; ATSI_FAILED with the numbers when not even what has to be there fits.
 // Zeroes *w first; free with atsi_weights_free whether it succeeds or not. ATSI_INTERRUPTED when `progress` wants no more.
 enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_weights_params *params,
                                    struct atsi_error *err);
@@ -80,14 +81,14 @@ void atsi_weights_describe_cut(const struct atsi_weights *w, char *text, size_t 
 void atsi_weights_describe_pinning(const struct atsi_weights *w, char *text, size_t cap);
 
 // ---- between rounds: the arrays above change, and the executor needs a new assignment before its next round ----------------
-// Only the first n_keep units stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the
-// card's again. More units stay when the host has no memory for what is stored compressed.
+// Only the first n_keep items stay (n_keep <= n_resident): the others' tensors are on the host when this returns, and the memory is the
+// card's again. More stay when the host has no memory for what is stored compressed.
 enum atsi_status atsi_weights_release(struct atsi_weights *w, uint32_t n_keep, struct atsi_error *err);
-// Brings tensors of the units up to n_target back, chunk by chunk (the range has them) until the time is up, at least one. *refused: the
+// Brings what belongs to the items up to n_target back, chunk by chunk (the range has them) until the time is up, at least one. *refused: the
 // card had no room for the next chunk. Nothing else changes before atsi_weights_settle.
 enum atsi_status atsi_weights_refill(struct atsi_weights *w, uint32_t n_target, double until_us, bool *refused,
                                      struct atsi_error *err);
-// Units whose tensors have come back are resident again; memory behind the last one is given back.
+// Items of which everything has come back are resident again; memory behind the last one is given back.
 enum atsi_status atsi_weights_settle(struct atsi_weights *w, struct atsi_error *err);
 
 #endif

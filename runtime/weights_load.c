@@ -49,7 +49,7 @@ static enum atsi_status no_room(const struct loader *l, uint64_t bytes, struct a
                      (unsigned long long)(free_bytes / mib), (unsigned long long)((bytes + mib - 1) / mib));
 }
 
-// Backs the range for as many units as there is room for beside the reserve; whatever happens what always stays.
+// Backs the range for as many items as there is room for beside the reserve; whatever happens what always stays.
 static enum atsi_status back_range(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     const struct atsi_device_ops *ops = w->owner->ops;
@@ -67,7 +67,7 @@ static enum atsi_status back_range(struct loader *l, struct atsi_error *err) {
     }
     weights_set_homes(w, n);
     w->filled_bytes = w->resident.end_bytes[n];
-    if (n == w->resident.n_units || !l->params->strict) return ATSI_OK;
+    if (n == w->resident.n_items || !l->params->strict) return ATSI_OK;
     char text[2 * ATSI_TEXT_CAP];
     atsi_weights_describe_cut(w, text, sizeof text);
     return atsi_fail(err, ATSI_FAILED, "--strict: %s", text);
@@ -77,8 +77,8 @@ static enum atsi_status back_range(struct loader *l, struct atsi_error *err) {
 static enum atsi_status take_room(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     const struct atsi_device_ops *ops = w->owner->ops;
-    ATSI_TRY(atsi_resident_arrange(&w->resident, &l->params->model->plan, w->homes, err));
-    ATSI_TRY(ops->range_create(w->owner, w->resident.end_bytes[w->resident.n_units], &w->range, err));
+    ATSI_TRY(atsi_resident_arrange(&w->resident, &l->params->model->plan, w->homes, &w->experts, err));
+    ATSI_TRY(ops->range_create(w->owner, w->resident.end_bytes[w->resident.n_items], &w->range, err));
     if (l->params->beside_bytes && ops->alloc(w->owner, l->params->beside_bytes, &l->held, err) != ATSI_OK)
         return no_room(l, l->params->beside_bytes + w->resident.end_bytes[0], err);
     return back_range(l, err);
@@ -99,11 +99,18 @@ static bool timed_register(struct loader *l, const uint8_t *data, uint64_t bytes
     return done;
 }
 
+// A unit that the plan has on the GPU and that did not fit.
+static bool has_unit_left(const struct atsi_weights *w) {
+    for (uint32_t k = w->n_resident; k < w->resident.n_items; k++)
+        if (!w->resident.items[k].experts) return true;
+    return false;
+}
+
 static void register_host_part(struct loader *l) {
     uint64_t bytes;
     const uint8_t *data = atsi_plan_file_section(l->file, ATSI_PLAN_PINNED, &bytes);
     for (int i = 0; i < N_TRIES && !timed_register(l, data, bytes); i++) bytes = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
-    if (l->w->n_resident == l->w->resident.n_units) return;
+    if (!has_unit_left(l->w)) return;
     double started_us = atsi_clock_us();
     weights_pin_resident(l->w, l->pool);
     l->w->times.pin_us += atsi_clock_us() - started_us;
@@ -218,6 +225,25 @@ static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err)
 
 // ---- device side --------------------------------------------------------------------------------------------------
 
+static enum atsi_status add_experts(struct loader *l, const struct atsi_router_experts *r, uint32_t unit,
+                                    struct atsi_error *err) {
+    uint64_t bytes = atsi_expert_bytes(l->p, unit);
+    const struct atsi_plan_blob *blob = blob_of(l, (uint32_t)atsi_unit_experts_op(l->p, &l->p->units[unit])->tensor[0]);
+    char *dev = (char *)l->w->range->dev + l->w->resident.blocks[unit];
+    for (uint32_t i = 0; i < r->n; i++)
+        ATSI_TRY(weights_pieces_add_part(&l->pieces, blob, r->ids[i] * bytes, bytes, dev + i * bytes, err));
+    return ATSI_OK;
+}
+
+// Tables of places always stay, whether the experts have room or not.
+static enum atsi_status add_router(struct loader *l, const struct atsi_router_experts *r, struct atsi_error *err) {
+    char *table = (char *)l->w->range->dev + l->w->resident.tables[r->unit];
+    ATSI_TRY(atsi_upload_add(&l->w->upload, 0, table, r->slots, r->n_experts * sizeof *r->slots, err));
+    for (uint32_t u = 0; r->are_there && u < l->p->n_units; u++)
+        if (atsi_router_experts_has(&l->params->model->plan, r, u)) ATSI_TRY(add_experts(l, r, u, err));
+    return ATSI_OK;
+}
+
 static enum atsi_status load_resident_part(struct loader *l, struct atsi_error *err) {
     struct atsi_weights *w = l->w;
     double started_us = atsi_clock_us();
@@ -225,6 +251,7 @@ static enum atsi_status load_resident_part(struct loader *l, struct atsi_error *
                               err));
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (w->device[t]) ATSI_TRY(weights_pieces_add(&l->pieces, blob_of(l, t), (void *)(uintptr_t)w->device[t], err));
+    for (uint32_t i = 0; i < w->experts.n_routers; i++) ATSI_TRY(add_router(l, &w->experts.routers[i], err));
     ATSI_TRY(bring_pieces(l, err));
     w->times.upload = atsi_upload_times(&w->upload);
     ATSI_TRY(atsi_upload_rest(&w->upload, err));
@@ -234,11 +261,20 @@ static enum atsi_status load_resident_part(struct loader *l, struct atsi_error *
 
 // ---- all of it ----------------------------------------------------------------------------------------------------
 
+static uint64_t bytes_there(const struct loader *l, const struct atsi_router_experts *r) {
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; r->are_there && u < l->p->n_units; u++)
+        if (atsi_router_experts_has(&l->params->model->plan, r, u))
+            bytes += atsi_router_experts_block_bytes(&l->params->model->plan, r, u);
+    return bytes;
+}
+
 static void count_bytes(struct loader *l) {
     for (uint32_t t = 0; t < l->p->n_tensors; t++) {
         if (l->w->host_reads[t]) l->total_bytes += l->p->tensors[t].size_bytes;
         if (l->w->device[t]) l->total_bytes += l->p->tensors[t].size_bytes;
     }
+    for (uint32_t i = 0; i < l->w->experts.n_routers; i++) l->total_bytes += bytes_there(l, &l->w->experts.routers[i]);
 }
 
 static enum atsi_status load_all(struct loader *l, struct atsi_error *err) {
@@ -286,6 +322,7 @@ enum atsi_status atsi_weights_load(struct atsi_weights *w, const struct atsi_wei
     if (!create_tables(w, p->n_tensors, p->n_units)) return atsi_fail(err, ATSI_FAILED, "out of memory while loading");
     w->pinned_memory.device = w->owner;
     for (uint32_t u = 0; u < p->n_units; u++) w->homes[u] = w->owner ? p->units[u].backend : ATSI_CPU;
+    ATSI_TRY(atsi_experts_open(&w->experts, params->model, w->owner, err));
     int n_threads = atsi_pool_default_threads();
     ATSI_TRY(atsi_pool_create_unbound(n_threads < MOST_THREADS ? n_threads : MOST_THREADS, &l.pool, err));
     w->times.n_threads = (uint32_t)atsi_pool_n_threads(l.pool);

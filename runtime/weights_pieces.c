@@ -12,8 +12,8 @@ enum {
 
 struct weights_piece {
     const struct atsi_plan_blob *blob;
-    void *dev;                    // of the whole tensor; NULL: pages are mapped
-    struct atsi_plan_frame frame; // bytes of it; of stored bytes both offsets are the same
+    void *dev;                    // of what was queued together; NULL: pages are mapped
+    struct atsi_plan_frame frame; // raw_offset: from dev on
 };
 
 // ---- the list -----------------------------------------------------------------------------------------------------
@@ -28,12 +28,14 @@ static enum atsi_status append(struct weights_pieces *p, const struct weights_pi
     return ATSI_OK;
 }
 
-static enum atsi_status add_stored(struct weights_pieces *p, const struct atsi_plan_blob *blob, void *dev,
-                                   struct atsi_error *err) {
-    uint64_t bytes = blob->tensor.size_bytes, step = dev ? COPY_BYTES : MAP_BYTES;
+enum atsi_status weights_pieces_add_part(struct weights_pieces *p, const struct atsi_plan_blob *blob, uint64_t offset,
+                                         uint64_t bytes, void *dev, struct atsi_error *err) {
+    uint64_t step = dev ? COPY_BYTES : MAP_BYTES;
     for (uint64_t at = 0; at < bytes; at += step) {
         uint32_t n = (uint32_t)(bytes - at < step ? bytes - at : step);
-        ATSI_TRY(append(p, &(struct weights_piece){blob, dev, {at, at, n, n}}, err));
+        struct atsi_plan_frame frame = {
+            .stored_offset = offset + at, .raw_offset = at, .stored_bytes = n, .raw_bytes = n};
+        ATSI_TRY(append(p, &(struct weights_piece){blob, dev, frame}, err));
     }
     return ATSI_OK;
 }
@@ -51,7 +53,7 @@ static enum atsi_status add_compressed(struct weights_pieces *p, const struct at
 
 enum atsi_status weights_pieces_add(struct weights_pieces *p, const struct atsi_plan_blob *blob, void *dev,
                                     struct atsi_error *err) {
-    if (blob->encoding == ATSI_PLAN_RAW) return add_stored(p, blob, dev, err);
+    if (blob->encoding == ATSI_PLAN_RAW) return weights_pieces_add_part(p, blob, 0, blob->tensor.size_bytes, dev, err);
     return dev ? add_compressed(p, blob, dev, err) : ATSI_OK;
 }
 

@@ -18,6 +18,9 @@ struct weights_pieces {
 // mapping that are not to fault later; a compressed tensor has none.
 enum atsi_status weights_pieces_add(struct weights_pieces *p, const struct atsi_plan_blob *blob, void *dev,
                                     struct atsi_error *err);
+// The same for `bytes` from `offset` on of a tensor that is stored as it is.
+enum atsi_status weights_pieces_add_part(struct weights_pieces *p, const struct atsi_plan_blob *blob, uint64_t offset,
+                                         uint64_t bytes, void *dev, struct atsi_error *err);
 void weights_pieces_free(struct weights_pieces *p); // fine on a zeroed one
 
 struct weights_pieces_run {

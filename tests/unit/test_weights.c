@@ -79,8 +79,8 @@ static void everything_is_loaded(void **state) {
         open_bench(&b, home, i >= 2, (struct atsi_sim_params){.delay_seed = (uint32_t)i + 1, .delay_max_us = 100});
         check_ok(load(&b, 1000, 0, true), b.err);
         check_all(&b);
-        assert_int_equal(b.weights.resident.n_units, home == ATSI_GPU ? 3 : 0);
-        assert_int_equal(b.weights.n_resident, b.weights.resident.n_units);
+        assert_int_equal(b.weights.resident.n_items, home == ATSI_GPU ? 3 : 0);
+        assert_int_equal(b.weights.n_resident, b.weights.resident.n_items);
         assert_int_equal(b.weights.host_memory, ATSI_HOST_REGISTERED);
         if (home == ATSI_CPU) assert_int_equal(b.weights.pinned_bytes, b.weights.host_bytes);
         for (uint32_t u = 0; u < b.file.model.plan.program.n_units; u++) assert_int_equal(b.weights.homes[u], home);
@@ -94,9 +94,9 @@ static void the_least_valuable_unit_stands_last(void **state) {
     open_bench(&b, ATSI_GPU, false, (struct atsi_sim_params){0});
     check_ok(load(&b, 0, 0, true), b.err);
     const struct atsi_resident *r = &b.weights.resident;
-    assert_int_equal(r->units[0], model_file_unit(&b.file, "o"));
-    assert_int_equal(r->units[1], model_file_unit(&b.file, "q"));
-    assert_int_equal(r->units[2], model_file_unit(&b.file, "exps"));
+    assert_int_equal(r->items[0].unit, model_file_unit(&b.file, "o"));
+    assert_int_equal(r->items[1].unit, model_file_unit(&b.file, "q"));
+    assert_int_equal(r->items[2].unit, model_file_unit(&b.file, "exps"));
     assert_int_equal(atsi_resident_fit(r, r->end_bytes[3]), 3);
     assert_int_equal(atsi_resident_fit(r, r->end_bytes[3] - 1), 2);
     assert_int_equal(atsi_resident_fit(r, 0), 0);
