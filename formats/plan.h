@@ -82,9 +82,18 @@ enum atsi_status atsi_plan_to_json(const struct atsi_plan *plan, char **json, si
 // naming the field; the program passes atsi_program_check). Free with atsi_plan_free whether it succeeds or not.
 enum atsi_status atsi_plan_from_json(const char *json, size_t size, struct atsi_plan *plan, struct atsi_error *err);
 void atsi_plan_free(struct atsi_plan *plan); // NULL fine
+// Frees plan->resident_experts and leaves NULL; nothing when there is none.
+void atsi_plan_drop_resident_experts(struct atsi_plan *plan);
 
 // The experts of unit i_unit that are resident one by one: NULL for units on the GPU, for units without experts, and where there are none.
 const struct atsi_resident_experts *atsi_plan_resident_experts(const struct atsi_plan *plan, uint32_t i_unit);
+// All of them together; zero where there are none.
+struct atsi_resident_experts_sum {
+    uint32_t n, n_of;         // resident ones, experts behind routers that have any
+    uint32_t n_least, n_most; // of a router
+    double hit_rate;          // mean over those routers
+};
+struct atsi_resident_experts_sum atsi_plan_sum_resident_experts(const struct atsi_plan *plan);
 // The operation of a unit that multiplies with expert weights, NULL when it has none; a unit has one at most.
 const struct atsi_op *atsi_unit_experts_op(const struct atsi_program *p, const struct atsi_unit *u);
 

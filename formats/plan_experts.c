@@ -24,6 +24,23 @@ static uint32_t n_experts_of(const struct atsi_program *p, const struct atsi_uni
     return 0;
 }
 
+struct atsi_resident_experts_sum atsi_plan_sum_resident_experts(const struct atsi_plan *plan) {
+    struct atsi_resident_experts_sum sum = {0};
+    uint32_t n_routers = 0;
+    for (uint32_t u = 0; plan->resident_experts && u < plan->program.n_units; u++) {
+        const struct atsi_resident_experts *r = &plan->resident_experts[u];
+        if (r->n == 0) continue;
+        sum.n += r->n;
+        sum.n_of += n_experts_of(&plan->program, &plan->program.units[u]);
+        sum.n_least = n_routers == 0 || r->n < sum.n_least ? r->n : sum.n_least;
+        sum.n_most = r->n > sum.n_most ? r->n : sum.n_most;
+        sum.hit_rate += r->hit_rate;
+        n_routers++;
+    }
+    if (n_routers) sum.hit_rate /= n_routers;
+    return sum;
+}
+
 // ---- writing ------------------------------------------------------------------------------------------------------
 
 static bool write_entry(cJSON *array, uint32_t unit, const struct atsi_resident_experts *r) {
@@ -114,7 +131,7 @@ enum atsi_status atsi_plan_experts_read(const cJSON *root, struct atsi_plan *pla
     return ATSI_OK;
 }
 
-void atsi_plan_experts_free(struct atsi_plan *plan) {
+void atsi_plan_drop_resident_experts(struct atsi_plan *plan) {
     for (uint32_t u = 0; plan->resident_experts && u < plan->program.n_units; u++) free(plan->resident_experts[u].ids);
     free(plan->resident_experts);
     plan->resident_experts = NULL;

@@ -11,6 +11,5 @@ bool atsi_plan_experts_write(cJSON *root, const struct atsi_plan *plan);
 // Reads it, if it is there, once the plan's program has been read and checked. Strict: every entry names a unit with a router, and
 // distinct experts of it.
 enum atsi_status atsi_plan_experts_read(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err);
-void atsi_plan_experts_free(struct atsi_plan *plan);
 
 #endif

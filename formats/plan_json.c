@@ -357,7 +357,7 @@ enum atsi_status atsi_plan_from_json(const char *json, size_t size, struct atsi_
 
 void atsi_plan_free(struct atsi_plan *plan) {
     if (!plan) return;
-    atsi_plan_experts_free(plan); // before the program, which says how many there may be
+    atsi_plan_drop_resident_experts(plan); // before the program, which says how many there may be
     atsi_program_free(&plan->program);
     free(plan->decode_times);
     free(plan->prefill_times);

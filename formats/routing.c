@@ -141,6 +141,25 @@ const struct atsi_routing_layer *atsi_routing_find(const struct atsi_routing_sta
     return NULL;
 }
 
+static enum atsi_status check_router(const struct atsi_routing_stats *stats, int32_t layer,
+                                     const struct atsi_router_params *r, struct atsi_error *err) {
+    const struct atsi_routing_layer *l = atsi_routing_find(stats, layer, r->n_experts);
+    if (l && l->n_tokens > 0 && l->n_used == r->n_used) return ATSI_OK;
+    return atsi_fail(err, ATSI_BAD_INPUT, "nothing is known of layer %d with %u of %u experts", layer, r->n_used,
+                     r->n_experts);
+}
+
+enum atsi_status atsi_routing_check(const struct atsi_routing_stats *stats, const struct atsi_program *p,
+                                    struct atsi_error *err) {
+    bool any = false;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != ATSI_OP_ROUTER) continue;
+        any = true;
+        ATSI_TRY(check_router(stats, p->units[atsi_program_unit_of(p, i)].layer, &p->ops[i].u.router, err));
+    }
+    return any ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "the model has no experts");
+}
+
 // ---- what the counts say ------------------------------------------------------------------------------------------
 
 static int compare_counts(const void *a, const void *b) {
@@ -169,4 +188,18 @@ double atsi_routing_active_share(const struct atsi_routing_layer *l, uint32_t n_
     for (uint32_t e = 0; l->n_tokens && e < l->n_experts; e++)
         active += 1 - pow(1 - (double)l->counts[e] / (double)l->n_tokens, n_tokens);
     return active / l->n_experts;
+}
+
+enum atsi_status atsi_routing_means_of(const struct atsi_routing_stats *stats, uint32_t n_tokens,
+                                       struct atsi_routing_means *out, struct atsi_error *err) {
+    *out = (struct atsi_routing_means){0};
+    for (uint32_t i = 0; i < stats->n_layers; i++) {
+        const struct atsi_routing_layer *l = &stats->layers[i];
+        double share;
+        ATSI_TRY(atsi_routing_hot_share(l, (l->n_experts + 7) / 8, &share, err));
+        out->eighth_share += share / stats->n_layers;
+        out->reused_share += atsi_routing_reused_share(l) / stats->n_layers;
+        out->chunk_share += atsi_routing_active_share(l, n_tokens) / stats->n_layers;
+    }
+    return ATSI_OK;
 }

@@ -42,6 +42,19 @@ enum atsi_status atsi_routing_parse(const char *json, uint64_t size, struct atsi
 const struct atsi_routing_layer *atsi_routing_find(const struct atsi_routing_stats *stats, int32_t layer,
                                                    uint32_t n_experts);
 
+// Whether every router of the program has been counted with its numbers of experts; else ATSI_BAD_INPUT names what is not known.
+enum atsi_status atsi_routing_check(const struct atsi_routing_stats *stats, const struct atsi_program *p,
+                                    struct atsi_error *err);
+
+// Averages over the layers.
+struct atsi_routing_means {
+    double eighth_share; // of all choices that go to the hottest eighth of the experts
+    double reused_share; // of a token's experts that the token before had chosen too
+    double chunk_share;  // of the experts that n_tokens tokens need together
+};
+enum atsi_status atsi_routing_means_of(const struct atsi_routing_stats *stats, uint32_t n_tokens,
+                                       struct atsi_routing_means *out, struct atsi_error *err);
+
 // Share of all choices that went to the `n_hot` experts chosen most often; 0 when nothing was counted. 0 <= n_hot <= n_experts.
 enum atsi_status atsi_routing_hot_share(const struct atsi_routing_layer *l, uint32_t n_hot, double *share,
                                         struct atsi_error *err);

@@ -70,6 +70,23 @@ static uint64_t small_bytes(const struct atsi_plan *plan) {
     return bytes;
 }
 
+// Blocks of resident experts, each operation's on their own, and a table for each router.
+static uint64_t expert_bytes(const struct atsi_plan *plan) {
+    const struct atsi_program *p = &plan->program;
+    uint64_t bytes = 0;
+    int32_t last_router = ATSI_NONE;
+    for (uint32_t i = 0; i < p->n_units; i++) {
+        const struct atsi_resident_experts *r = atsi_plan_resident_experts(plan, i);
+        if (!r) continue;
+        const struct atsi_op *op = atsi_unit_experts_op(p, &p->units[i]);
+        uint32_t n_experts = op->u.experts.n_experts;
+        bytes += atsi_aligned(r->n * (p->tensors[op->tensor[0]].size_bytes / n_experts));
+        if (p->units[i].router_unit != last_router) bytes += atsi_aligned(n_experts * sizeof(int32_t));
+        last_router = p->units[i].router_unit;
+    }
+    return bytes;
+}
+
 static uint64_t driver_bytes(const struct atsi_device_profile *profile) {
     return profile->context_bytes + ATSI_GRAPHS_BYTES; // the profile's figure is from before any round was captured
 }
@@ -91,6 +108,7 @@ struct atsi_budget atsi_budget_of(const struct atsi_plan *plan, const struct ats
                             .driver = driver_bytes(profile),
                             .compute = compute_bytes(plan, device),
                             .temp = plan->limits.temp_bytes,
+                            .experts = expert_bytes(plan),
                             .resident = small_bytes(plan)};
     for (uint32_t i = 0; i < p->n_units; i++) {
         if (p->units[i].backend != ATSI_GPU) continue;
@@ -99,6 +117,6 @@ struct atsi_budget atsi_budget_of(const struct atsi_plan *plan, const struct ats
     }
     if (p->units[0].backend == ATSI_GPU && p->units[p->n_units - 1].backend == ATSI_GPU)
         b.resident -= atsi_budget_shared(plan);
-    b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident;
+    b.spare = b.vram - b.driver - b.compute - b.temp - b.states - b.resident - b.experts;
     return b;
 }

@@ -15,6 +15,7 @@ struct atsi_budget {
     uint64_t states;   // caches of the units on the GPU
     uint64_t temp;     // temporary region for promoted units
     uint64_t resident; // weights of the units on the GPU, and all small tensors
+    uint64_t experts;  // those that are resident one by one, and their tables
     uint64_t spare;
 };
 

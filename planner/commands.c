@@ -128,21 +128,10 @@ static void say_remarks(const struct making *m) {
                  "note: the output matrix is the token embedding; it is stored once and counted where it is used");
 }
 
-// What can be wrong while explaining is the statistics.
-static enum atsi_status name_routing(const struct atsi_plan_options *o, enum atsi_status status,
-                                     struct atsi_error *err) {
-    return status == ATSI_BAD_INPUT && o->routing_path ? atsi_fail_prefix(err, "--routing %s", o->routing_path)
-                                                       : status;
-}
-
 static enum atsi_status explain(struct making *m, const struct atsi_place_options *options, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
     if (o->explain) {
-        const struct atsi_routing_stats *routing = o->routing_path ? &m->routing : NULL;
-        ATSI_TRY(name_routing(
-            o,
-            atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, routing, o->json, err),
-            err));
+        ATSI_TRY(atsi_explain(m->console->out, &m->plan, &m->machine.profile, options, &m->placement, o->json, err));
     } else if (!m->console->quiet) {
         atsi_explain_budget(m->console->log, &m->plan, &m->placement);
     }
@@ -154,19 +143,29 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
 // Whether the placement is looked at; then a plan is written only where -o says so.
 static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
 
+static enum atsi_status read_routing(struct making *m, struct atsi_error *err) {
+    const char *path = m->options->routing_path;
+    ATSI_TRY(atsi_routing_read(path, &m->routing, err));
+    if (atsi_routing_check(&m->routing, &m->plan.program, err) == ATSI_OK) return ATSI_OK;
+    return atsi_fail_prefix(err, "--routing %s", path);
+}
+
 static enum atsi_status place(struct making *m, struct atsi_error *err) {
     const struct atsi_plan_options *o = m->options;
-    if (o->routing_path) ATSI_TRY(atsi_routing_read(o->routing_path, &m->routing, err));
+    if (o->routing_path) ATSI_TRY(read_routing(m, err));
     ATSI_TRY(atsi_machine_find(o, &m->plan, m->console, &m->machine, err));
     if (!m->machine.use_gpu) {
-        if (!o->n_pins && !only_looks(o)) return ATSI_OK;
+        if (!o->n_pins && !o->routing_path && o->experts == ATSI_EXPERTS_AUTO && !only_looks(o)) return ATSI_OK;
         return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--pin, --explain, --what-if and --report need a GPU to place for; give --device FILE.json");
+                         "--pin, --experts, --routing, --explain, --what-if and --report need a GPU to place for; give "
+                         "--device FILE.json");
     }
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
                                          .goal = o->goal,
                                          .choose_chunk = o->chunk == 0,
                                          .prefill_weight = o->prefill_weight,
+                                         .experts = o->experts,
+                                         .routing = o->routing_path ? &m->routing : NULL,
                                          .pins = o->pins,
                                          .n_pins = o->n_pins,
                                          .device = m->machine.device,

@@ -6,7 +6,6 @@
 
 #include "formats/base/json.h"
 #include "planner/cost.h"
-#include "planner/hot_experts.h"
 #include "planner/what_if.h"
 
 static const char *const side_words[] = {"cpu", "gpu"};
@@ -16,7 +15,7 @@ static double rate(double us, double n_tokens) { return us > 0 ? 1e6 * n_tokens 
 
 static const char *method_text(enum atsi_place_method method) {
     static const char *const texts[] = {"all units together", "Algorithm 1 (experts and the others apart)",
-                                        "whole layers, as others place them"};
+                                        "experts one by one, the hottest first", "whole layers, as others place them"};
     return texts[method];
 }
 
@@ -24,6 +23,26 @@ static const char *method_text(enum atsi_place_method method) {
 
 static void print_line(FILE *out, const char *name, uint64_t bytes, const char *what) {
     fprintf(out, "  %-9s %9.0f MiB  %s\n", name, (double)bytes / mib, what);
+}
+
+static void print_other_methods(FILE *out, const struct atsi_placement *placement) {
+    bool any = false;
+    for (int m = 0; m < ATSI_PLACE_SEARCHED; m++) {
+        if (m == (int)placement->method || !(placement->method_decode_us[m] > 0)) continue;
+        if (!any) fprintf(out, " (%.2f ms a token", placement->decode_us / 1e3);
+        fprintf(out, "; %s: %.2f", method_text((enum atsi_place_method)m), placement->method_decode_us[m] / 1e3);
+        any = true;
+    }
+    if (any) fputc(')', out);
+}
+
+static void print_experts(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
+    struct atsi_resident_experts_sum sum = atsi_plan_sum_resident_experts(plan);
+    if (sum.n == 0) return;
+    fprintf(out,
+            "\nexperts    %u of %u are resident, %u to %u a layer; %.1f %% of the choices are expected among them, %s",
+            sum.n, sum.n_of, sum.n_least, sum.n_most, 100 * sum.hit_rate,
+            placement->experts_counted ? "as counted" : "a guess: nothing has been counted (--routing)");
 }
 
 void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
@@ -34,14 +53,13 @@ void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct a
     print_line(out, "KV", b->states, "caches and states of the layers whose attention is on the GPU");
     print_line(out, "temporary", b->temp, "weights moved for a round");
     print_line(out, "resident", b->resident, "weights that stay");
+    if (b->experts) print_line(out, "experts", b->experts, "single ones of operations on the CPU");
     print_line(out, "spare", b->spare, "left over");
     print_line(out, "in all", b->vram, "--vram");
     fprintf(out, "placed as %s%s", method_text(placement->method),
             placement->streamed ? ", leaving to streaming what it can carry" : "");
-    if (placement->other_decode_us > 0)
-        fprintf(out, " (%.2f ms a token; %s: %.2f)", placement->decode_us / 1e3,
-                method_text(placement->method == ATSI_PLACE_PARTITION ? ATSI_PLACE_UNDIVIDED : ATSI_PLACE_PARTITION),
-                placement->other_decode_us / 1e3);
+    print_other_methods(out, placement);
+    print_experts(out, plan, placement);
     fprintf(out,
             "\npredicted  decode %.2f tokens/s (%.2f without dynamic transfer), prefill %.1f tokens/s (%.1f), at "
             "position %u\n",
@@ -85,7 +103,7 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
     return o && atsi_json_put(o, "vram", (double)b->vram) && atsi_json_put(o, "driver", (double)b->driver) &&
            atsi_json_put(o, "compute", (double)b->compute) && atsi_json_put(o, "kv", (double)b->states) &&
            atsi_json_put(o, "temporary", (double)b->temp) && atsi_json_put(o, "resident", (double)b->resident) &&
-           atsi_json_put(o, "spare", (double)b->spare);
+           atsi_json_put(o, "experts", (double)b->experts) && atsi_json_put(o, "spare", (double)b->spare);
 }
 
 static bool put_decode(cJSON *root, const struct atsi_decode_forecast *d) {
@@ -235,37 +253,38 @@ struct explained {
     const struct atsi_placement *placement;
     struct atsi_solve_unit *prices; // [n_units]
     struct baselines baselines;
-    struct atsi_elsewhere more;               // with 1 GiB more; does not fit where the card has no more
-    const struct atsi_routing_stats *routing; // NULL: not given
-    struct atsi_hot_experts hot;
+    struct atsi_elsewhere more; // with 1 GiB more; does not fit where the card has no more
+    bool has_routing;
+    struct atsi_routing_means routing;
 };
 
 static void print_routing(FILE *out, const struct explained *e) {
-    const struct atsi_hot_experts *h = &e->hot;
-    double now_us = e->placement->decode_us, hot_us = now_us - h->saved_us;
-    if (!e->routing) return;
+    const struct atsi_routing_means *m = &e->routing;
+    if (!e->has_routing) return;
     fprintf(
         out,
         "routing    the hottest eighth of the experts gets %.1f %% of the choices, %.1f %% were chosen by the token "
-        "before too, a chunk touches %.1f %%\n"
-        "           were experts placed one by one, the hottest on the GPU: %.1f instead of %.1f MiB a token from the "
-        "host, decode %.2f instead of %.2f tokens/s\n",
-        100 * h->eighth_share, 100 * h->reused_share, 100 * h->chunk_share, h->hot_host_bytes / mib,
-        h->host_bytes / mib, rate(hot_us, 1), rate(now_us, 1));
+        "before too, a chunk touches %.1f %%\n",
+        100 * m->eighth_share, 100 * m->reused_share, 100 * m->chunk_share);
 }
 
 static bool put_routing(cJSON *root, const struct explained *e) {
-    const struct atsi_hot_experts *h = &e->hot;
-    cJSON *o = e->routing ? cJSON_AddObjectToObject(root, "routing") : NULL;
-    return !e->routing ||
-           (o && atsi_json_put(o, "eighth_share", h->eighth_share) &&
-            atsi_json_put(o, "reused_share", h->reused_share) && atsi_json_put(o, "chunk_share", h->chunk_share) &&
-            atsi_json_put(o, "resident_bytes", (double)h->resident_bytes) &&
-            atsi_json_put(o, "host_bytes", h->host_bytes) && atsi_json_put(o, "hot_host_bytes", h->hot_host_bytes) &&
-            atsi_json_put(o, "saved_us", h->saved_us));
+    const struct atsi_routing_means *m = &e->routing;
+    cJSON *o = e->has_routing ? cJSON_AddObjectToObject(root, "routing") : NULL;
+    return !e->has_routing ||
+           (o && atsi_json_put(o, "eighth_share", m->eighth_share) &&
+            atsi_json_put(o, "reused_share", m->reused_share) && atsi_json_put(o, "chunk_share", m->chunk_share));
 }
 
-static const char *const method_words[] = {"undivided", "partition", "layers"};
+static bool put_experts(cJSON *root, const struct explained *e) {
+    struct atsi_resident_experts_sum sum = atsi_plan_sum_resident_experts(e->plan);
+    cJSON *o = sum.n ? cJSON_AddObjectToObject(root, "experts") : NULL;
+    return sum.n == 0 || (o && atsi_json_put(o, "n_resident", sum.n) && atsi_json_put(o, "n_of", sum.n_of) &&
+                          atsi_json_put(o, "hit_rate", sum.hit_rate) &&
+                          cJSON_AddBoolToObject(o, "counted", e->placement->experts_counted));
+}
+
+static const char *const method_words[] = {"undivided", "partition", "single_experts", "layers"};
 
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;
@@ -277,7 +296,8 @@ static bool put_all(cJSON *root, const struct explained *e) {
            atsi_json_put(root, "prefill_static_us", p->prefill_static_us) &&
            atsi_json_put(root, "gap", e->plan->certificate.gap) && atsi_json_put(root, "n_estimated", p->n_estimated) &&
            (!e->more.fits || atsi_json_put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
-           put_routing(root, e) && put_baselines(root, &e->baselines) && put_units(root, e->plan, e->prices);
+           put_routing(root, e) && put_experts(root, e) && put_baselines(root, &e->baselines) &&
+           put_units(root, e->plan, e->prices);
 }
 
 static enum atsi_status print_json(FILE *out, const struct explained *e, struct atsi_error *err) {
@@ -306,9 +326,9 @@ static void print_text(FILE *out, const struct explained *e, const struct atsi_d
 
 enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                               const struct atsi_place_options *options, const struct atsi_placement *placement,
-                              const struct atsi_routing_stats *routing, bool json, struct atsi_error *err) {
-    struct explained e = {.plan = plan, .placement = placement, .routing = routing};
-    if (routing) ATSI_TRY(atsi_hot_experts_of(plan, routing, &e.hot, err));
+                              bool json, struct atsi_error *err) {
+    struct explained e = {.plan = plan, .placement = placement, .has_routing = options->routing != NULL};
+    if (e.has_routing) ATSI_TRY(atsi_routing_means_of(options->routing, plan->limits.chunk, &e.routing, err));
     ATSI_TRY(compare(plan, profile, options, &e.baselines, err));
     ATSI_TRY(with_one_gib_more(plan, profile, options, &e.more, err));
     e.prices = calloc(plan->program.n_units, sizeof *e.prices);

@@ -46,9 +46,13 @@ void atsi_html_memory(FILE *out, const struct atsi_report_page *page) {
     const struct {
         const char *name, *class_name;
         uint64_t bytes;
-    } parts[] = {{"driver", "driver", b->driver},          {"compute", "compute", b->compute},
-                 {"KV and states", "kv", b->states},       {"temporary", "moved", b->temp},
-                 {"resident weights", "gpu", b->resident}, {"spare", "spare", b->spare}};
+    } parts[] = {{"driver", "driver", b->driver},
+                 {"compute", "compute", b->compute},
+                 {"KV and states", "kv", b->states},
+                 {"temporary", "moved", b->temp},
+                 {"resident weights", "gpu", b->resident},
+                 {"single experts", "gpu", b->experts},
+                 {"spare", "spare", b->spare}};
     char size[32];
     double x = 0;
     open_figure(out, "memory", "GPU memory", 60);

@@ -22,8 +22,9 @@ const char *atsi_plan_usage(void) {
            "         --save-profile FILE.json, --reprofile, --profile-seconds S (most that it may take, default 60)\n"
            "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable),\n"
            "         --placement tensor|tensor-static|layer (for comparison: not for dynamic transfer; whole layers)\n"
+           "         --experts auto|unit|single: all experts of an operation on one side, or the hottest on the GPU;\n"
+           "         --routing FILE: which are chosen most often (atsi-run --save-routing)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
-           "         --routing FILE: with --explain, what routing statistics (atsi-run --save-routing) say of it;\n"
            "         --report FILE.html: all of it as one page; none of them writes a plan unless -o is given\n"
            "         --help, --version\n";
 }
@@ -38,6 +39,7 @@ enum option_type {
     KV_TYPE,
     OBJECTIVE,
     PLACEMENT,
+    EXPERTS,
     SECONDS,
     PIN
 };
@@ -66,6 +68,7 @@ static const struct option options[] = {
     {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
     {"--placement", PLACEMENT, 0, 0, 0},
+    {"--experts", EXPERTS, 0, 0, 0},
     {"--pin", PIN, 0, 0, 0},
     {"--explain", FLAG, AT(explain), 0, 0},
     {"--what-if", FLAG, AT(what_if), 0, 0},
@@ -85,8 +88,8 @@ static const struct option options[] = {
 
 // Options whose answers stand in a plan that --attach completes.
 static bool decides(const struct option *o) {
-    static const char *const names[] = {"--vram",      "--ctx",       "--chunk",    "--kv-type",
-                                        "--objective", "--placement", "--reprofile"};
+    static const char *const names[] = {"--vram",      "--ctx",       "--chunk",   "--kv-type",
+                                        "--objective", "--placement", "--experts", "--reprofile"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(o->name, names[i])) return true;
     return false;
@@ -140,14 +143,25 @@ static enum atsi_status parse_objective(const char *text, double *out, struct at
     return ATSI_OK;
 }
 
-static enum atsi_status parse_placement(const char *text, enum atsi_place_goal *out, struct atsi_error *err) {
-    static const char *const words[] = {"tensor", "tensor-static", "layer"}; // by enum atsi_place_goal
+// The place of text among three words, -1 when it is none of them.
+static int find_word(const char *text, const char *const words[3]) {
     for (int i = 0; i < 3; i++)
-        if (!strcmp(text, words[i])) {
-            *out = (enum atsi_place_goal)i;
-            return ATSI_OK;
-        }
-    return atsi_fail(err, ATSI_BAD_INPUT, "--placement: \"%s\" is not tensor, tensor-static or layer", text);
+        if (!strcmp(text, words[i])) return i;
+    return -1;
+}
+
+static enum atsi_status parse_placement(const char *text, enum atsi_place_goal *out, struct atsi_error *err) {
+    int i = find_word(text, (const char *const[]){"tensor", "tensor-static", "layer"});
+    if (i < 0) return atsi_fail(err, ATSI_BAD_INPUT, "--placement: \"%s\" is not tensor, tensor-static or layer", text);
+    *out = (enum atsi_place_goal)i;
+    return ATSI_OK;
+}
+
+static enum atsi_status parse_experts(const char *text, enum atsi_experts_way *out, struct atsi_error *err) {
+    int i = find_word(text, (const char *const[]){"auto", "unit", "single"});
+    if (i < 0) return atsi_fail(err, ATSI_BAD_INPUT, "--experts: \"%s\" is not auto, unit or single", text);
+    *out = (enum atsi_experts_way)i;
+    return ATSI_OK;
 }
 
 static enum atsi_status parse_seconds(const char *text, double *out, struct atsi_error *err) {
@@ -190,6 +204,7 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
     case KV_TYPE: return parse_kv_type(text, &out->kv_type, err);
     case OBJECTIVE: return parse_objective(text, &out->prefill_weight, err);
     case PLACEMENT: return parse_placement(text, &out->goal, err);
+    case EXPERTS: return parse_experts(text, &out->experts, err);
     case SECONDS: return parse_seconds(text, &out->profile_seconds, err);
     case PIN: return parse_pin(text, out, err);
     case MODE_TEXT: return set_mode((enum atsi_plan_mode)o->offset, text, out, err);
@@ -210,12 +225,12 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
         return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
     if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
         (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path ||
-         o->routing_path))
+         o->routing_path || o->experts != ATSI_EXPERTS_AUTO))
         return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--device, --save-profile, --pin, --explain, --what-if, --report and --routing place a model: "
-                         "they need one");
-    if (o->routing_path && !o->explain)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--routing: what it says is part of --explain; give that too");
+                         "--device, --save-profile, --pin, --experts, --explain, --what-if, --report and --routing "
+                         "place a model: they need one");
+    if (o->experts == ATSI_EXPERTS_SINGLE && o->goal != ATSI_PLACE_DYNAMIC)
+        return atsi_fail(err, ATSI_BAD_INPUT, "--experts single: not with --placement tensor-static or layer");
     if (o->mode != ATSI_PLAN_MAKE && (o->output_path || o->attach_path || o->vocab_only || o->no_weights || o->ship))
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "-o, --attach, --vocab-only, --no-weights and --ship make a plan; they do not go with "

@@ -40,6 +40,7 @@ struct atsi_plan_options {
     const char *save_profile_path; // --save-profile
     const char *report_path;       // --report
     const char *routing_path;      // --routing
+    enum atsi_experts_way experts; // --experts
     double profile_seconds;        // --profile-seconds
     double prefill_weight;         // --objective: decode 0, prefill 1
     struct atsi_pin pins[ATSI_PLAN_MAX_PINS];

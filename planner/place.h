@@ -2,6 +2,7 @@
 #ifndef ATSI_PLANNER_PLACE_H
 #define ATSI_PLANNER_PLACE_H
 
+#include "formats/routing.h"
 #include "planner/budget.h"
 #include "planner/chunk.h"
 #include "planner/objective.h"
@@ -20,11 +21,20 @@ enum atsi_place_goal {
     ATSI_PLACE_WHOLE_LAYERS = 2 // as others place
 };
 
+// How experts are placed.
+enum atsi_experts_way {
+    ATSI_EXPERTS_AUTO = 0,   // whichever is predicted to be better
+    ATSI_EXPERTS_UNIT = 1,   // all experts of an operation on one side
+    ATSI_EXPERTS_SINGLE = 2, // one by one (hot_experts.h)
+};
+
 struct atsi_place_options {
     uint64_t vram_bytes; // the most that the process may hold
     enum atsi_place_goal goal;
     bool choose_chunk;     // else the plan's chunk stays
     double prefill_weight; // 0..1: weight of prefill time in what is minimised, the rest is decode time
+    enum atsi_experts_way experts;
+    const struct atsi_routing_stats *routing; // which experts are chosen most often; NULL: not known
     const struct atsi_pin *pins;
     uint32_t n_pins;
     const struct atsi_device *device; // as for atsi_budget_base
@@ -32,10 +42,15 @@ struct atsi_place_options {
 };
 
 enum atsi_place_method {
-    ATSI_PLACE_UNDIVIDED = 0, // all units together
-    ATSI_PLACE_PARTITION = 1, // the paper's Algorithm 1
-    ATSI_PLACE_LAYERS = 2     // the best of the baselines that take whole layers or their experts
+    ATSI_PLACE_UNDIVIDED = 0,      // all units together
+    ATSI_PLACE_PARTITION = 1,      // the paper's Algorithm 1
+    ATSI_PLACE_SINGLE_EXPERTS = 2, // experts one by one, the other units together with them
+    ATSI_PLACE_LAYERS = 3          // the best of the baselines that take whole layers or their experts
 };
+
+enum {
+    ATSI_PLACE_SEARCHED = 3
+}; // methods before ATSI_PLACE_LAYERS, which are tried beside each other
 
 // The best that was found for one chunk.
 struct atsi_chunk_option {
@@ -47,13 +62,14 @@ struct atsi_chunk_option {
 struct atsi_placement {
     struct atsi_budget budget;
     enum atsi_place_method method;
-    bool streamed;           // the placement was solved with the times that streaming leaves of the CPU side
-    double other_decode_us;  // predicted for the other method's placement; 0 for a model without experts
-    double decode_us;        // predicted: a token, with dynamic transfer, in the fastest way
-    double prefill_us;       // predicted: a chunk
-    double decode_static_us; // the same without dynamic transfer
+    bool streamed; // the placement was solved with the times that streaming leaves of the CPU side
+    double method_decode_us[ATSI_PLACE_SEARCHED]; // predicted for the best placement of each method; 0: not tried
+    double decode_us;                             // predicted: a token, with dynamic transfer, in the fastest way
+    double prefill_us;                            // predicted: a chunk
+    double decode_static_us;                      // the same without dynamic transfer
     double prefill_static_us;
     struct atsi_decode_forecast decode; // each way; zero where the placement is static (--placement)
+    bool experts_counted;               // those that are resident one by one are the hottest by statistics
     uint32_t n_estimated;               // operations priced by a fitted line
     struct atsi_objective objective;
     struct atsi_chunk_option chunks[ATSI_CHUNKS_MAX]; // what was tried
@@ -61,9 +77,9 @@ struct atsi_placement {
 };
 
 // Places the units of *plan: sets their backends, vram and temp limits, times, certificate, device name and predictions; with
-// choose_chunk also the chunk and what follows from it (chunk.h). The temporary region's size is searched. ATSI_BAD_INPUT when the
-// budget is under atsi_budget_least (the message names the smallest budget that works), a pattern matches nothing, or pinned
-// units do not fit. Sizes are rounded up to 256 KiB in the solver (budgets over 32 GiB: to more).
+// choose_chunk also the chunk and what follows from it (chunk.h), and the experts that are resident one by one. The temporary region's
+// size is searched. ATSI_BAD_INPUT when the budget is under atsi_budget_least (the message names the smallest budget that works), a
+// pattern matches nothing, pinned units do not fit, or the statistics lack a layer. Sizes are rounded up to 256 KiB in the solver (budgets over 32 GiB: to more).
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
                             const struct atsi_place_options *options, struct atsi_placement *out,
                             struct atsi_error *err);

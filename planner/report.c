@@ -86,6 +86,12 @@ static void print_plan(FILE *out, const struct atsi_plan *plan) {
     else
         fprintf(out, "placement  %u of %u units on the GPU within %s, planned for %s\n", n_gpu_units(p), p->n_units,
                 size_of(l->vram_bytes).text, plan->device);
+    struct atsi_resident_experts_sum experts = atsi_plan_sum_resident_experts(plan);
+    if (experts.n > 0)
+        fprintf(
+            out,
+            "experts    %u of %u resident one by one, %u to %u a layer; %.1f %% of the choices expected among them\n",
+            experts.n, experts.n_of, experts.n_least, experts.n_most, 100 * experts.hit_rate);
     if (plan->predicted_decode_us > 0)
         fprintf(out, "predicted  decode %.2f tokens/s, prefill %.1f tokens/s\n", 1e6 / plan->predicted_decode_us,
                 plan->predicted_prefill_us > 0 ? 1e6 * l->chunk / plan->predicted_prefill_us : 0.0);

@@ -17,6 +17,7 @@ static void return_plan(struct atsi_plan *borrowed) {
     free(borrowed->program.buffers);
     free(borrowed->decode_times);
     free(borrowed->prefill_times);
+    atsi_plan_drop_resident_experts(borrowed);
 }
 
 // The plan with units, buffers and times of its own, which a placement changes; everything else is shared with `from` and stays with it.
@@ -25,6 +26,7 @@ static enum atsi_status borrow_plan(const struct atsi_plan *from, struct atsi_pl
     *to = *from;
     to->decode_times = NULL;
     to->prefill_times = NULL;
+    to->resident_experts = NULL;
     to->program.units = copy_of(p->units, p->n_units, sizeof *p->units);
     to->program.buffers = copy_of(p->buffers, p->n_buffers, sizeof *p->buffers);
     if (to->program.units && to->program.buffers) return ATSI_OK;
@@ -36,7 +38,7 @@ static bool nothing_waits(const struct atsi_plan *plan, const struct atsi_budget
     uint64_t waiting = 0;
     for (uint32_t i = 0; i < plan->program.n_units; i++)
         if (plan->program.units[i].backend == ATSI_CPU) waiting += atsi_budget_unit(plan, &plan->program.units[i]);
-    return waiting <= budget->spare;
+    return waiting <= budget->spare + budget->experts;
 }
 
 static enum atsi_status place_borrowed(struct atsi_plan *plan, const struct atsi_device_profile *profile,

@@ -83,7 +83,7 @@ static struct atsi_place_options options_of(uint64_t vram) {
 }
 
 static uint64_t sum(const struct atsi_budget *b) {
-    return b->driver + b->compute + b->states + b->temp + b->resident + b->spare;
+    return b->driver + b->compute + b->states + b->temp + b->resident + b->experts + b->spare;
 }
 
 static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
