@@ -165,22 +165,21 @@ static uint64_t bytes_of(const struct atsi_hot_experts *h, const struct atsi_sin
 
 // A block ends at its part of the value or of the bytes, so that neither the hottest nor the coldest are in one too coarse.
 static void make_blocks(struct atsi_hot_experts *h) {
-    double value_us = 0, most_us;
-    uint64_t bytes = 0, most_bytes;
+    const uint32_t n_parts = ATSI_EXPERT_BLOCKS_MAX / 2 - 1; // by value and by bytes
+    double value_us = 0;
+    uint64_t bytes = 0;
+    bool begins = true;
     for (uint32_t i = 0; i < h->n_experts && h->experts[i].value_us > 0; i++) {
         value_us += h->experts[i].value_us;
         bytes += bytes_of(h, &h->experts[i]);
     }
-    most_us = value_us / (ATSI_EXPERT_BLOCKS_MAX / 2 - 1);
-    most_bytes = bytes / (ATSI_EXPERT_BLOCKS_MAX / 2 - 1);
     h->n_blocks = 0;
-    bool begins = true;
     for (uint32_t i = 0; i < h->n_experts && h->experts[i].value_us > 0; i++) {
         if (begins) h->blocks[h->n_blocks++] = (struct atsi_expert_block){0};
         struct atsi_expert_block *b = &h->blocks[h->n_blocks - 1];
         b->size_bytes += bytes_of(h, &h->experts[i]);
         b->value_us += h->experts[i].value_us;
-        begins = b->value_us >= most_us || b->size_bytes >= most_bytes;
+        begins = b->value_us * n_parts >= value_us || b->size_bytes * n_parts >= bytes;
     }
 }
 
