@@ -17,9 +17,23 @@
 device=${REFERENCE_DEVICE:-cpu}
 models=${REFERENCE_MODELS:-llama31 llama_tied qwen2 qwen3 gemma3 qwen3moe gptoss glm4 qwen3next qwen35 qwen35moe}
 
+# device_options GGUF OPTIONS...: where the plan puts the units. Nothing on a device for the CPU; on a simulated one as much as the smallest
+# budget and a quarter of the weights hold, so that both sides compute and units move.
+device_options() {
+    local profile=${device#sim:} least
+    if [ -n "${REFERENCE_PLAN_OPTIONS:-}" ] || [ "$profile" = "$device" ]; then
+        echo "--vram 0 ${REFERENCE_PLAN_OPTIONS:-}"
+        return
+    fi
+    least=$("$B/atsi-plan" "$1" --device "$profile" --vram 1M "${@:2}" 2>&1 | sed -n 's/.*(\([0-9]*\)M: .*/\1/p')
+    echo "--device $profile --vram $((least + $(stat -c %s "$1") / 4194304))M"
+}
+
 plan() { # plan GGUF OPTIONS... -> $work/m.atsp
-    # shellcheck disable=SC2086
-    "$B/atsi-plan" "$1" --vram 0 ${REFERENCE_PLAN_OPTIONS:-} "${@:2}" -o "$work/m.atsp" >"$work/plan.log" 2>&1 || { cat "$work/plan.log"; return 1; }
+    # shellcheck disable=SC2046
+    "$B/atsi-plan" "$1" $(device_options "$@") "${@:2}" -o "$work/m.atsp" >"$work/plan.log" 2>&1 || { cat "$work/plan.log"; return 1; }
+    [ "${device#sim:}" = "$device" ] || "$B/atsi-plan" --info "$work/m.atsp" --json | jq -e '[.program.units[].backend] | index("gpu")' >/dev/null ||
+        { echo "nothing is on the device"; return 1; }
 }
 
 run() { "$B/atsi-run" "$work/m.atsp" --device "$device" --temp 0 --quiet "$@"; }
