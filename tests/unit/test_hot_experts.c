@@ -1,0 +1,312 @@
+// Experts placed one by one: ranked by counts, the choice against exhaustive search, what a plan then has, and placements of whole models.
+#include <math.h>
+#include <stdlib.h>
+
+#include "planner/content.h"
+#include "planner/hot_experts.h"
+#include "planner/place.h"
+#include "tests/support/check.h"
+#include "tests/support/random.h"
+#include "tests/support/tiny_model.h"
+
+struct fixture {
+    struct bytes file;
+    struct atsi_gguf *gguf;
+    struct atsi_lowered lowered;
+    struct atsi_plan plan;
+    struct atsi_device_profile profile;
+    struct atsi_routing_stats stats;
+};
+
+// A tiny model whose matrices count as large as those of real ones.
+static void set_up(struct fixture *f, const char *arch) {
+    struct gguf_builder g;
+    struct atsi_error err;
+    memset(f, 0, sizeof *f);
+    tiny_model(&g, arch, NULL);
+    f->file = gb_finish(&g);
+    gb_free(&g);
+    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
+    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
+    check_ok(atsi_content_make(f->gguf, &f->lowered,
+                               &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err),
+             err);
+    check_ok(atsi_device_profile_read("plans/rtx3060-i7-11800h.json", &f->profile, &err), err);
+    f->profile.switch_us = 0.1; // so that a placement of so small units has something to win
+    for (uint32_t i = 0; i < f->plan.program.n_tensors; i++)
+        if (f->plan.program.tensors[i].ne[2] > 1) f->plan.program.tensors[i].size_bytes = TINY_EXPERTS * (1 << 20);
+    check_ok(atsi_routing_stats_init(&f->plan.program, &f->stats, &err), err);
+}
+
+static void tear_down(struct fixture *f) {
+    atsi_routing_stats_free(&f->stats);
+    atsi_device_profile_free(&f->profile);
+    atsi_plan_free(&f->plan);
+    atsi_lowered_free(&f->lowered);
+    atsi_gguf_close(f->gguf);
+    bytes_free(&f->file);
+}
+
+// TINY_USED different experts a token; low numbers more often, the other way round in every other layer.
+static void count_tokens(struct fixture *f, uint32_t n_tokens, uint64_t seed) {
+    for (uint32_t i = 0; i < f->stats.n_layers; i++) {
+        struct atsi_routing_layer *l = &f->stats.layers[i];
+        l->n_tokens = n_tokens;
+        for (uint32_t t = 0; t < n_tokens; t++) {
+            uint32_t a = (uint32_t)test_below(&seed, 2) ? 0 : (uint32_t)test_below(&seed, TINY_EXPERTS);
+            uint32_t b = (a + 1 + (uint32_t)test_below(&seed, TINY_EXPERTS - 1)) % TINY_EXPERTS;
+            l->counts[i % 2 ? TINY_EXPERTS - 1 - a : a]++;
+            l->counts[i % 2 ? TINY_EXPERTS - 1 - b : b]++;
+        }
+    }
+}
+
+static void the_hottest_come_first(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err;
+    struct atsi_hot_experts h;
+    set_up(&f, "qwen3moe");
+    count_tokens(&f, 500, 3);
+    check_ok(atsi_routing_check(&f.stats, &f.plan.program, &err), err);
+    check_ok(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), err);
+    assert_true(h.counted && h.n_routers == TINY_LAYERS && h.n_experts == TINY_LAYERS * TINY_EXPERTS);
+    for (uint32_t i = 0; i < h.n_routers; i++) {
+        const struct atsi_expert_router *r = &h.routers[i];
+        double sum = 0;
+        assert_int_equal(r->expert_bytes, 3 << 20); // gate, up and down
+        assert_int_equal(r->ids[0], i % 2 ? TINY_EXPERTS - 1 : 0);
+        for (uint32_t e = 0; e < r->n_experts; e++) {
+            sum += r->shares[e];
+            double share = (f.stats.layers[i].counts[r->ids[e]] + 1.0) / (500 * TINY_USED + TINY_EXPERTS);
+            assert_true(fabs(r->shares[e] - share) < 1e-6 && (e == 0 || r->shares[e] <= r->shares[e - 1]));
+        }
+        assert_true(fabs(sum - 1) < 1e-6);
+    }
+    atsi_hot_experts_free(&h);
+
+    check_ok(atsi_hot_experts_rank(&f.plan, NULL, NULL, &h, &err), err); // nothing counted
+    double sum = 0;
+    for (uint32_t e = 0; e < TINY_EXPERTS; e++) {
+        assert_int_equal(h.routers[0].ids[e], e);
+        assert_true(fabs(h.routers[0].shares[e] / h.routers[0].shares[0] - pow(e + 1, -ATSI_PRIOR_EXPONENT)) < 1e-6);
+        sum += h.routers[0].shares[e];
+    }
+    assert_true(!h.counted && fabs(sum - 1) < 1e-6);
+    atsi_hot_experts_free(&h);
+    tear_down(&f);
+}
+
+// Routers behind which something is pinned, small or counted for another model are left out or refused.
+static void what_is_not_ranked(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err = {0};
+    struct atsi_hot_experts h;
+    set_up(&f, "qwen3moe");
+    assert_int_equal(atsi_routing_check(&f.stats, &f.plan.program, &err), ATSI_BAD_INPUT); // nothing counted
+    check_message(err, "layer 0");
+    assert_int_equal(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), ATSI_BAD_INPUT);
+    check_message(err, "layer 0");
+    atsi_hot_experts_free(&h);
+    bool *held = calloc(f.plan.program.n_units, sizeof *held);
+    uint32_t last = f.plan.program.n_units - 1;
+    while (f.plan.program.units[last].kind != ATSI_UNIT_EXPERTS) last--;
+    held[last] = true;
+    check_ok(atsi_hot_experts_rank(&f.plan, NULL, held, &h, &err), err);
+    assert_int_equal(h.n_routers, TINY_LAYERS - 1);
+    assert_false(atsi_hot_experts_has(&h, &f.plan, last));
+    assert_false(atsi_hot_experts_has(&h, &f.plan, 0));
+    assert_true(atsi_hot_experts_has(&h, &f.plan, h.routers[0].unit + 1));
+    atsi_hot_experts_free(&h);
+    free(held);
+    for (uint32_t i = 0; i < f.plan.program.n_tensors; i++) f.plan.program.tensors[i].size_bytes = 1000;
+    check_ok(atsi_hot_experts_rank(&f.plan, NULL, NULL, &h, &err), err);
+    assert_int_equal(h.n_routers, 0);
+    atsi_hot_experts_free(&h);
+    tear_down(&f);
+}
+
+// ---- the choice ---------------------------------------------------------------------------------------------------
+
+static void make_times(struct atsi_plan *plan, uint64_t *rng) {
+    uint32_t n = plan->program.n_units;
+    free(plan->decode_times);
+    free(plan->prefill_times);
+    plan->decode_times = calloc(n, sizeof *plan->decode_times);
+    plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
+    plan->contention = ATSI_CONTENTION_DEFAULT;
+    for (uint32_t u = 0; u < n; u++) {
+        float cpu = (float)(10 + 90 * test_uniform(rng));
+        plan->decode_times[u] = (struct atsi_unit_times){.cpu_us = cpu, .gpu_us = cpu / 8, .transfer_us = cpu * 1.5f};
+        plan->prefill_times[u] = (struct atsi_unit_times){
+            .cpu_us = cpu * 99, .gpu_us = cpu, .transfer_us = (float)(200 * test_uniform(rng))};
+    }
+}
+
+// The most that any set of experts within the budget is worth.
+static double best_by_exhaustion(const struct atsi_hot_experts *h, uint64_t budget, double *largest) {
+    double best = 0;
+    *largest = 0;
+    for (uint32_t set = 0; set < 1u << h->n_experts; set++) {
+        double value = 0;
+        uint64_t bytes = 0;
+        bool has_table[TINY_LAYERS] = {false};
+        for (uint32_t i = 0; i < h->n_experts; i++) {
+            if (!(set >> i & 1)) continue;
+            const struct atsi_single_expert *e = &h->experts[i];
+            bytes +=
+                h->routers[e->router].expert_bytes + (has_table[e->router] ? 0 : h->routers[e->router].table_bytes);
+            has_table[e->router] = true;
+            value += e->value_us;
+        }
+        if (bytes <= budget && value > best) best = value;
+    }
+    for (uint32_t i = 0; i < h->n_experts; i++) *largest = fmax(*largest, h->experts[i].value_us);
+    return best;
+}
+
+static uint64_t bytes_chosen(const struct atsi_hot_experts *h) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < h->n_routers; i++)
+        if (h->n_resident[i])
+            bytes += h->routers[i].table_bytes + (uint64_t)h->n_resident[i] * h->routers[i].expert_bytes;
+    return bytes;
+}
+
+// With experts of one size what is chosen is the best there is, else less than one expert away from it; blocks hold every expert once.
+static void the_choice_is_the_best(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err;
+    struct atsi_hot_experts h;
+    uint64_t rng = 11;
+    set_up(&f, "qwen3moe");
+    count_tokens(&f, 200, 5);
+    for (int i = 0; i < 300; i++) {
+        bool alike = i % 2 == 0;
+        for (uint32_t t = 0; t < f.plan.program.n_tensors; t++)
+            if (f.plan.program.tensors[t].ne[2] > 1)
+                f.plan.program.tensors[t].size_bytes =
+                    TINY_EXPERTS * (alike ? 1 << 20 : (1 + test_below(&rng, 8)) << 18);
+        make_times(&f.plan, &rng);
+        struct atsi_objective o = atsi_objective_of(&f.plan, test_uniform(&rng));
+        check_ok(atsi_hot_experts_rank(&f.plan, i % 3 ? &f.stats : NULL, NULL, &h, &err), err);
+        atsi_hot_experts_price(&h, &f.plan, &o, i % 5 > 0);
+        double in_blocks = 0, in_all = 0, largest, value;
+        for (uint32_t b = 0; b < h.n_blocks; b++) in_blocks += h.blocks[b].value_us;
+        for (uint32_t e = 0; e < h.n_experts; e++) in_all += fmax(0, h.experts[e].value_us);
+        assert_true(fabs(in_blocks - in_all) < 1e-9 * in_all);
+        uint64_t budget = test_below(&rng, 30 << 20);
+        value = atsi_hot_experts_choose(&h, budget);
+        double best = best_by_exhaustion(&h, budget, &largest);
+        assert_true(bytes_chosen(&h) <= budget);
+        assert_true(value <= best * (1 + 1e-9) && value >= best - largest - 1e-9);
+        if (alike) assert_true(value >= best * (1 - 1e-9));
+        atsi_hot_experts_free(&h);
+    }
+    tear_down(&f);
+}
+
+// ---- in the plan --------------------------------------------------------------------------------------------------
+
+static void what_is_chosen_becomes_the_plan(void **state) {
+    (void)state;
+    struct fixture f;
+    struct atsi_error err;
+    struct atsi_hot_experts h;
+    set_up(&f, "qwen3moe");
+    count_tokens(&f, 300, 9);
+    check_ok(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), err);
+    h.n_resident[0] = 2;
+    h.n_resident[1] = TINY_EXPERTS; // all: then the operations may as well run there
+    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EXPECTED, &err), err);
+    const struct atsi_expert_router *r = &h.routers[0];
+    const struct atsi_resident_experts *e = &f.plan.resident_experts[r->unit];
+    assert_true(e->n == 2 && e->ids[0] == r->ids[0] && e->ids[1] == r->ids[1]);
+    assert_true(fabs(e->hit_rate - (r->shares[0] + r->shares[1])) < 1e-6);
+    for (uint32_t u = 0; u < f.plan.program.n_units; u++) {
+        int32_t router = f.plan.program.units[u].router_unit;
+        assert_int_equal(f.plan.program.units[u].backend, router == (int32_t)h.routers[1].unit ? ATSI_GPU : ATSI_CPU);
+        assert_int_equal(atsi_plan_resident_experts(&f.plan, u) != NULL, router == (int32_t)r->unit);
+    }
+    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EVEN, &err), err);
+    assert_true(f.plan.resident_experts[r->unit].hit_rate == 2.0f / TINY_EXPERTS);
+    h.n_resident[0] = 0;
+    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EXPECTED, &err), err);
+    assert_null(f.plan.resident_experts);
+    atsi_hot_experts_free(&h);
+    tear_down(&f);
+}
+
+// ---- whole placements ---------------------------------------------------------------------------------------------
+
+static uint64_t sum(const struct atsi_budget *b) {
+    return b->driver + b->compute + b->states + b->temp + b->resident + b->experts + b->spare;
+}
+
+// What the runtime will allocate, operation by operation, and a table of int32 for each router.
+static uint64_t count_experts(const struct atsi_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; plan->resident_experts && u < plan->program.n_units; u++) {
+        uint64_t n = plan->resident_experts[u].n;
+        if (n == 0) continue;
+        bytes += (4 * TINY_EXPERTS + 255) / 256 * 256;
+        for (uint32_t v = 0; v < plan->program.n_units; v++)
+            if (plan->program.units[v].router_unit == (int32_t)u && plan->program.units[v].backend == ATSI_CPU)
+                bytes += (n * (1 << 20) + 255) / 256 * 256;
+    }
+    return bytes;
+}
+
+static struct atsi_placement place(struct fixture *f, enum atsi_experts_way way, const struct atsi_routing_stats *stats,
+                                   uint64_t vram) {
+    struct atsi_error err = {0};
+    struct atsi_placement p;
+    struct atsi_place_options o = {
+        .vram_bytes = vram, .prefill_weight = 0.2, .certify_seconds = 5, .experts = way, .routing = stats};
+    check_ok(atsi_place(&f->plan, &f->profile, &o, &p, &err), err);
+    assert_int_equal(sum(&p.budget), vram);
+    assert_true(p.budget.spare <= vram);
+    assert_int_equal(p.budget.experts, count_experts(&f->plan));
+    return p;
+}
+
+static double score_of(const struct fixture *f, const struct atsi_placement *p) {
+    return atsi_objective_us(&p->objective, &f->plan, p->decode_us, p->prefill_us);
+}
+
+static void the_better_way_is_taken(void **state) {
+    (void)state;
+    struct fixture f;
+    bool single_won = false;
+    set_up(&f, "qwen3moe");
+    count_tokens(&f, 1000, 4);
+    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    for (uint64_t extra = 1; extra <= 28; extra += 3) {
+        uint64_t vram = least + (extra << 20);
+        struct atsi_placement by_unit = place(&f, ATSI_EXPERTS_UNIT, &f.stats, vram);
+        assert_true(by_unit.method != ATSI_PLACE_SINGLE_EXPERTS && by_unit.budget.experts == 0);
+        assert_null(f.plan.resident_experts);
+        double unit_score = score_of(&f, &by_unit);
+        struct atsi_placement single = place(&f, ATSI_EXPERTS_SINGLE, &f.stats, vram);
+        assert_int_equal(single.method, ATSI_PLACE_SINGLE_EXPERTS);
+        assert_true(f.plan.certificate.gap >= 0 && f.plan.certificate.bound_us >= f.plan.certificate.objective_us);
+        double single_score = score_of(&f, &single);
+        struct atsi_placement best = place(&f, ATSI_EXPERTS_AUTO, &f.stats, vram);
+        assert_true(score_of(&f, &best) <=
+                    fmin(unit_score, single_score) * 1.001); // the search is coarser than what is settled
+        single_won = single_won || best.method == ATSI_PLACE_SINGLE_EXPERTS;
+    }
+    assert_true(single_won);
+    tear_down(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_hottest_come_first),  cmocka_unit_test(what_is_not_ranked),
+        cmocka_unit_test(the_choice_is_the_best),  cmocka_unit_test(what_is_chosen_becomes_the_plan),
+        cmocka_unit_test(the_better_way_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
