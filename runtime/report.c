@@ -148,6 +148,14 @@ static void report_loading(FILE *f, const struct atsi_load_times *t) {
         percent(t->upload.read_us, threads_us), percent(t->upload.wait_us, threads_us));
 }
 
+static void report_ring(FILE *f, const struct atsi_pinned_ring *ring) {
+    if (!ring) return;
+    struct atsi_pinned_ring_figures figures = atsi_pinned_ring_figures(ring);
+    fprintf(f, "ring     %.1f MiB travelled through %.1f MiB of pinned memory, filled by %u threads at %.1f GB/s\n",
+            (double)figures.sent_bytes / 0x1p20, (double)figures.ring_bytes / 0x1p20, figures.n_threads,
+            figures.bytes_per_us * 1e-3);
+}
+
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
     fprintf(
@@ -157,6 +165,7 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
         (double)weights->host_bytes / 0x1p20, (double)weights->unpacked_bytes / 0x1p20,
         (double)weights->pinned_bytes / 0x1p20, (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
     report_loading(f, &weights->times);
+    report_ring(f, weights->ring);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
     report_rounds(f, session, &times->result);

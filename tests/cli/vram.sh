@@ -95,6 +95,28 @@ refuses() {
 }
 without_registering() { run ",no-register" -n 12 >"$work/ids" && same_ids && grep -q "copied to pinned memory" "$work/err"; }
 hardly_pinned() { run ",no-register,pinned=3M" -n 12 >"$work/ids" && same_ids && grep -q "MiB of the weights on the CPU are pinned" "$work/err"; }
+# A prompt in chunks of five, and what is left.
+through_the_ring() {
+    run "$1" -n 6 --chunk 5 --stats >"$work/ids" && cmp "$work/wanted" "$work/ids" || { cat "$work/err"; return 1; }
+    grep -q "^note: .*: of a prompt the others travel through a pinned ring of .* a token may take .* of a prompt .*" "$work/err" &&
+        grep -q "^ring .* MiB travelled through" "$work/err" && return
+    cat "$work/err"
+    return 1
+}
+no_ring() {
+    run ",no-register,pinned=1M" -n 6 --chunk 5 --stats >"$work/ids" && cmp "$work/wanted" "$work/ids" &&
+        grep -q "^note: .*: the GPU cannot help with the others" "$work/err" && ! grep -q "^ring " "$work/err"
+}
+interrupted_in_the_ring() {
+    local pid
+    "$B/atsi-run" "$plan" --device "sim:$profile,no-register,pinned=4M" --isa reference --temp 0 --chunk 32 --ignore-eos \
+        -p "$(yes "Once upon a time" | head -60)" -n 4 >"$work/ids" 2>"$work/err" &
+    pid=$!
+    sleep 0.7
+    kill -INT $pid
+    wait $pid
+    [ $? -eq 130 ] || { cat "$work/err"; return 1; }
+}
 plain_text() { run "" -n 12 >"$work/ids" && same_ids; }
 
 if ! check "a model is made" make_model || ! check "and planned" make_plan; then finish; exit; fi
@@ -113,4 +135,10 @@ check "a plan with units on the CPU" make_plan --pin ffn=cpu
 check "the same text" plain_text
 check "no pinned file: the weights are copied, and that is said" without_registering
 check "no pinned memory: that is said" hardly_pinned
+run "" -n 6 --chunk 5 >"$work/wanted"
+for words in ",no-register,pinned=4M" ",no-register,pinned=3M"; do
+    check "a prompt goes through the pinned ring ($words), the text is the same" through_the_ring $words
+done
+check "no room for a ring either: that is said" no_ring
+check "an interrupted prompt ends at once" interrupted_in_the_ring
 finish
