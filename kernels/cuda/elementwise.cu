@@ -85,19 +85,42 @@ __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, u
 
 // ---- experts ------------------------------------------------------------------------------------------------------------
 
-// A thread an element; loads of several slots are under way at once.
-__global__ void expert_sum_kernel(const float *slots, uint32_t slots_stride, const float *weights,
-                                  uint32_t weights_stride, float *out, uint32_t out_stride, uint32_t width,
-                                  uint32_t n_slots, bool add) {
+struct expert_sum_args {
+    const float *slots, *weights;
+    const int32_t *ids; // NULL: slots are summed as they stand
+    float *out;
+    uint32_t slots_stride, weights_stride, ids_stride, out_stride, width, n_slots;
+    bool add;
+};
+
+// Slots with a lower id, and of those with the same one the slots before.
+__device__ inline uint32_t rank_of_slot(const int32_t *ids, uint32_t n_slots, uint32_t slot) {
+    int32_t id = ids[slot];
+    uint32_t rank = 0;
+#pragma unroll 8
+    for (uint32_t s = 0; s < n_slots; s++) rank += ids[s] < id + (s < slot);
+    return rank;
+}
+
+// A thread an element; loads of several slots are under way at once. Dynamic shared memory: where the slots begin, in ascending order of their
+// ids, and their weights.
+__global__ void expert_sum_kernel(expert_sum_args a) {
     begin_kernel();
+    extern __shared__ uint2 ordered[];
     uint64_t row = blockIdx.y;
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
-    if (i >= width) return;
-    slots += row * slots_stride + i;
-    weights += row * weights_stride;
-    float *y = out + row * out_stride + i, old = add ? *y : 0.0f, sum = 0.0f;
+    const float *weights = a.weights + row * a.weights_stride;
+    const int32_t *ids = a.ids ? a.ids + row * a.ids_stride : NULL;
+    float *y = a.out + row * a.out_stride + i, old = a.add && i < a.width ? *y : 0.0f, sum = 0.0f;
+    for (uint32_t s = threadIdx.x; s < a.n_slots; s += THREADS) {
+        uint32_t rank = ids ? rank_of_slot(ids, a.n_slots, s) : s;
+        ordered[rank] = make_uint2(s * a.width, __float_as_uint(weights[s]));
+    }
+    __syncthreads();
+    if (i >= a.width) return;
+    const float *slots = a.slots + row * a.slots_stride + i;
 #pragma unroll 8
-    for (uint32_t s = 0; s < n_slots; s++) sum += weights[s] * slots[(uint64_t)s * width];
+    for (uint32_t k = 0; k < a.n_slots; k++) sum += __uint_as_float(ordered[k].y) * slots[ordered[k].x];
     *y = old + sum;
 }
 
@@ -156,8 +179,19 @@ void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_strid
 }
 
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
-    const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &y = call->out[0];
-    launch_overlapping(expert_sum_kernel, dim3(ceil_div(y.width, THREADS), x->n_rows), THREADS, 0, x->stream,
-                       (const float *)s.data, s.stride, (const float *)w.data, w.stride, (float *)y.data, y.stride,
-                       y.width, w.width, call->op->add);
+    const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &ids = call->in[2], &y = call->out[0];
+    expert_sum_args a = {};
+    a.slots = (const float *)s.data;
+    a.weights = (const float *)w.data;
+    a.ids = (const int32_t *)ids.data;
+    a.out = (float *)y.data;
+    a.slots_stride = s.stride;
+    a.weights_stride = w.stride;
+    a.ids_stride = ids.stride;
+    a.out_stride = y.stride;
+    a.width = y.width;
+    a.n_slots = w.width;
+    a.add = call->op->add;
+    launch_overlapping(expert_sum_kernel, dim3(ceil_div(y.width, THREADS), x->n_rows), THREADS,
+                       a.n_slots * sizeof(uint2), x->stream, a);
 }

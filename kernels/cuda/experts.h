@@ -21,8 +21,10 @@ struct expert_groups {
 
 // ids [token][n_slots] in rows ids_stride apart, NULL for a dense product; a negative id leaves its pair out. Pair p reads
 // prepared input row p / in_divisor and writes n_out floats at out + (p / n_slots) * out_stride + (p % n_slots) * n_out.
+// Where slots[expert] >= 0 the expert's matrix is that one of the `resident` block which each product brings beside the whole tensor; slots
+// NULL: none is.
 struct expert_args {
-    const int32_t *ids;
+    const int32_t *ids, *slots;
     uint32_t ids_stride, n_slots, in_divisor, n_experts;
     struct expert_groups groups; // matrix kernels only
 };

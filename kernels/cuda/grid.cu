@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     if (a.experts.ids) {
         int expert = expert_of(a.experts, blockIdx.y);
         if (expert < 0) return;
-        weight += (uint64_t)expert * a.expert_bytes;
+        weight = matrix_of(a.weight, a.resident, a.expert_bytes, expert, slot_of(a.experts, expert));
         if (bias) bias += (uint64_t)expert * a.n_out;
         out = out_of_pair(a.experts, blockIdx.y, a.out, a.out_stride, a.n_out);
         first_in = blockIdx.y / a.experts.in_divisor;

@@ -6,7 +6,7 @@
 
 // out[r] (+)= W * in[r] (+ bias), as struct tiled_args. With experts.ids: row r is a pair.
 struct grid_args {
-    const uint8_t *weight;
+    const uint8_t *weight, *resident;
     uint64_t expert_bytes;
     const float *bias;
     struct acts in;

@@ -118,7 +118,9 @@ template <class T, int COLS> __global__ void __launch_bounds__(THREADS) matrix_k
     __shared__ __align__(16) chunk_shared<COLS> sh;
     __shared__ block_rows<COLS> rows;
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
-    const uint16_t *weight = (const uint16_t *)a.weight + (uint64_t)rows.expert * a.n_out * a.n_cols;
+    int slot = COLS == MATRIX_COLS ? slot_of(a.experts, rows.expert) : -1;
+    const uint16_t *weight = matrix_of((const uint16_t *)a.weight, (const uint16_t *)a.resident,
+                                       (uint64_t)a.n_out * a.n_cols, rows.expert, slot);
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4,
         t = lane % 4;
@@ -159,7 +161,8 @@ template <class T> void launch(const plain_args &a, struct launch_stream stream)
 
 // Rows of weights and inputs start on 16 bytes.
 bool is_aligned(const plain_args &a) {
-    return a.n_cols % 8 == 0 && (uintptr_t)a.weight % 16 == 0 && (uintptr_t)a.in % 16 == 0 && a.in_stride % 4 == 0;
+    return a.n_cols % 8 == 0 && ((uintptr_t)a.weight | (uintptr_t)a.resident | (uintptr_t)a.in) % 16 == 0 &&
+           a.in_stride % 4 == 0;
 }
 
 } // namespace

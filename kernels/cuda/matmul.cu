@@ -91,7 +91,7 @@ uint64_t groups_bytes(uint64_t n_pairs, uint32_t n_experts) {
 // Groups in scratch for this call's ids.
 enum atsi_status grouped(struct launch_ctx *x, struct expert_args *e, uint32_t n_pairs, struct atsi_error *err) {
     const struct scratch *s = &x->device->scratch;
-    if (e->n_experts > EXPERTS_CAP || groups_bytes(n_pairs, e->n_experts) > s->groups_bytes)
+    if (groups_bytes(n_pairs, e->n_experts) > s->groups_bytes)
         return atsi_fail(err, ATSI_FAILED, "GPU: %u expert rows of %u experts do not fit the prepared scratch memory",
                          n_pairs, e->n_experts);
     uint8_t *base = s->base + s->groups_offset;
@@ -135,6 +135,7 @@ struct product experts_product(const struct launch_ctx *x, const struct atsi_op_
     p.as_vectors = x->n_rows <= VECTOR_ROWS;
     p.expert_bytes = call->tensor[0].info->size_bytes / params->n_experts;
     p.experts.ids = (const int32_t *)call->in[1].data;
+    p.experts.slots = call->resident.data ? call->resident.slots : NULL;
     p.experts.ids_stride = call->in[1].stride;
     p.experts.n_slots = params->n_used;
     p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
@@ -150,6 +151,7 @@ struct tiled_part part_of_product(const struct product *p) {
     const struct atsi_op_call *call = p->call;
     struct tiled_part part = {};
     part.weight = (const uint8_t *)call->tensor[0].data;
+    part.resident = (const uint8_t *)call->resident.data;
     part.expert_bytes = p->expert_bytes;
     part.bias = (const float *)call->tensor[1].data;
     part.out = (float *)call->out[0].data;
@@ -176,7 +178,7 @@ struct tiled_args tiled_args_of(const struct launch_ctx *x, const struct product
 // Products of few rows wait for others that read the same.
 enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const struct tiled_type *type,
                            struct atsi_error *err) {
-    struct acts in;
+    struct acts in = {};
     ATSI_TRY(quantised(x, &p->call->in[0], &in, err));
     struct tiled_args a = tiled_args_of(x, p, in);
     if (p->as_vectors) {
@@ -189,8 +191,8 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
 }
 
 bool same_experts(const struct expert_args &a, const struct expert_args &b) {
-    return a.ids == b.ids && a.ids_stride == b.ids_stride && a.n_slots == b.n_slots && a.in_divisor == b.in_divisor &&
-           a.n_experts == b.n_experts;
+    return a.ids == b.ids && a.slots == b.slots && a.ids_stride == b.ids_stride && a.n_slots == b.n_slots &&
+           a.in_divisor == b.in_divisor && a.n_experts == b.n_experts;
 }
 
 // Rows that a part writes.
@@ -215,6 +217,7 @@ enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum at
         if (grid_matrix(dtype, &many, x->stream)) return ATSI_OK;
     }
     a.weight = (const uint8_t *)call->tensor[0].data;
+    a.resident = (const uint8_t *)call->resident.data;
     a.expert_bytes = p->expert_bytes;
     a.bias = (const float *)call->tensor[1].data;
     a.out = (float *)call->out[0].data;
@@ -240,6 +243,7 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     const struct atsi_op_call *call = p->call;
     struct plain_args a = {};
     a.weight = call->tensor[0].data;
+    a.resident = call->resident.data;
     a.bias = (const float *)call->tensor[1].data;
     a.in = (const float *)call->in[0].data;
     a.out = (float *)call->out[0].data;
@@ -297,6 +301,9 @@ enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *
 
 enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
     struct product p = experts_product(x, call);
+    if (p.experts.n_experts > EXPERTS_CAP)
+        return atsi_fail(err, ATSI_FAILED, "GPU: products with %u experts are not supported, at most %d",
+                         p.experts.n_experts, EXPERTS_CAP);
     if (!p.as_vectors) ATSI_TRY(grouped(x, &p.experts, p.n_in, err));
     return run(x, &p, err);
 }

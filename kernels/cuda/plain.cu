@@ -46,7 +46,9 @@ __device__ inline void store_result(const plain_args &a, uint32_t row, uint32_t 
 // x: 16 weight rows, 4 a warp, or with SHARED 4 rows whose columns the warps share, for matrices of few rows; y: pair (experts).
 // N_IN: input rows computed, those behind a.n_in repeat the last; many need registers to have all their loads under way.
 template <class T, int N_IN, bool ALIGNED, bool SHARED>
-__global__ void __launch_bounds__(WARPS *WARP, N_IN > 1 ? 3 : 0) vector_kernel(plain_args a) {
+__global__ void __launch_bounds__(WARPS *WARP, N_IN > 1             ? 3
+                                               : ALIGNED && !SHARED ? 12
+                                                                    : 0) vector_kernel(plain_args a) {
     begin_kernel();
     __shared__ float partial[SHARED ? WARPS : 1][WARP_ROWS * N_IN];
     constexpr int STEP = ALIGNED ? pack<T>::N : 1, STRIDE = (SHARED ? WARPS : 1) * WARP * STEP;
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(WARPS *WARP, N_IN > 1 ? 3 : 0) vector_kernel(p
     if (a.experts.ids) {
         int expert = expert_of(a.experts, pair);
         if (expert < 0) return;
-        weight += (uint64_t)expert * a.n_out * a.n_cols;
+        weight =
+            matrix_of(weight, (const T *)a.resident, (uint64_t)a.n_out * a.n_cols, expert, slot_of(a.experts, expert));
         if (a.bias) a.bias += (uint64_t)expert * a.n_out;
         in_first = pair / a.experts.in_divisor;
         a.out = out_of_pair(a.experts, pair, a.out, a.out_stride, a.n_out);
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(WARPS *WARP, N_IN > 1 ? 3 : 0) vector_kernel(p
 
 // 16-byte loads need rows of weights and inputs that start on 16 bytes.
 template <class T> bool is_aligned(const plain_args &a) {
-    return a.n_cols % pack<T>::N == 0 && (uintptr_t)a.weight % 16 == 0 && (uintptr_t)a.in % 16 == 0 &&
+    return a.n_cols % pack<T>::N == 0 && ((uintptr_t)a.weight | (uintptr_t)a.resident | (uintptr_t)a.in) % 16 == 0 &&
            a.in_stride % 4 == 0;
 }
 
@@ -226,7 +229,8 @@ template <class T> __global__ void __launch_bounds__(MATRIX_THREADS) matrix_kern
     __shared__ matrix_shared sh;
     __shared__ block_rows<MATRIX_COLS> rows;
     if (!choose_rows(rows, a.experts, a.n_in, a.out, a.out_stride, a.n_out)) return;
-    const T *weight = (const T *)a.weight + (uint64_t)rows.expert * a.n_out * a.n_cols;
+    const T *weight = matrix_of((const T *)a.weight, (const T *)a.resident, (uint64_t)a.n_out * a.n_cols, rows.expert,
+                                slot_of(a.experts, rows.expert));
     if (a.bias) a.bias += (uint64_t)rows.expert * a.n_out;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / 2, warp_col = warp % 2, g = lane / 4,
         t = lane % 4;

@@ -7,7 +7,7 @@
 // out[r] (+)= W * in[r] (+ bias), as struct tiled_args. Prepared input row r (of a pair p: r = p / in_divisor) is at
 // in + (r / in_per_row) * in_stride + (r % in_per_row) * n_cols.
 struct plain_args {
-    const void *weight;
+    const void *weight, *resident;
     const float *bias, *in;
     float *out;
     uint32_t n_out, n_cols, n_in, in_stride, in_per_row, out_stride;

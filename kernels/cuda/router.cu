@@ -10,8 +10,9 @@ static_assert(EXPERTS_CAP == WARP * PER_LANE_MANY, "a warp keeps every expert's 
 
 struct router_args {
     const float *logits;
-    const float *bias; // [n_experts] or NULL: counts for the selection only
-    int32_t *ids;
+    const float *bias;     // [n_experts] or NULL: counts for the selection only
+    const int32_t *slots;  // [n_experts] or NULL: the experts with one >= 0 come first
+    int32_t *ids, *chosen; // chosen: [row][n_used] or NULL, the ids once more
     float *weights;
     uint32_t logits_stride, ids_stride, weights_stride;
     struct atsi_router_params p;
@@ -28,6 +29,36 @@ __device__ inline void warp_argmax(float &value, int &index) {
             index = i;
         }
     }
+}
+
+// Moves a token's experts that are resident before the others; both groups keep their order. All lanes of the warp call.
+template <int PER_LANE>
+__device__ inline void resident_first(const int32_t *slots, int32_t *ids, float *weights, int n_used) {
+    int lane = threadIdx.x, id[PER_LANE], n_resident = 0;
+    float weight[PER_LANE];
+    unsigned resident[PER_LANE]; // a bit a lane
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        int s = lane + k * WARP;
+        id[k] = s < n_used ? ids[s] : -1;
+        weight[k] = s < n_used ? weights[s] : 0.0f;
+        resident[k] = __ballot_sync(ALL_LANES, id[k] >= 0 && slots[id[k]] >= 0);
+        n_resident += __popc(resident[k]);
+    }
+    __syncwarp(); // all is read
+    int first = 0, behind = n_resident;
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        unsigned lower = (1u << lane) - 1;
+        int to = resident[k] >> lane & 1 ? first + __popc(resident[k] & lower) : behind + __popc(~resident[k] & lower);
+        if (id[k] >= 0) {
+            ids[to] = id[k];
+            weights[to] = weight[k];
+        }
+        first += __popc(resident[k]);
+        behind += WARP - __popc(resident[k]);
+    }
+    __syncwarp();
 }
 
 // A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
@@ -95,6 +126,9 @@ template <int PER_LANE> __global__ void router_kernel(router_args a) {
     bool divide = a.p.normalise || a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED;
     for (int slot = lane; slot < n_used; slot += WARP)
         weights[slot] = (divide ? weights[slot] / sum : weights[slot]) * a.p.scale;
+    if (a.slots) resident_first<PER_LANE>(a.slots, ids, weights, n_used);
+    if (a.chosen)
+        for (int slot = lane; slot < n_used; slot += WARP) a.chosen[row * n_used + slot] = ids[slot];
 }
 
 } // namespace
@@ -112,7 +146,9 @@ enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *
                          call->op->u.router.n_experts, EXPERTS_CAP);
     router_args a = {(const float *)v.data,
                      (const float *)call->tensor[0].data,
+                     call->resident.slots,
                      (int32_t *)ids.data,
+                     call->resident.chosen,
                      (float *)w.data,
                      v.stride,
                      ids.stride,

@@ -7,6 +7,13 @@
 __device__ inline int expert_of(const expert_args &e, uint32_t pair) {
     return e.ids[(uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots];
 }
+// The slot of an expert in the blocks of resident ones, -1: none.
+__device__ inline int slot_of(const expert_args &e, int expert) { return e.slots ? e.slots[expert] : -1; }
+// Its matrix of `size` elements, in the whole tensor or in the block.
+template <class T>
+__device__ inline const T *matrix_of(const T *tensor, const T *resident, uint64_t size, int expert, int slot) {
+    return slot >= 0 ? resident + slot * size : tensor + expert * size;
+}
 __device__ inline float *out_of_pair(const expert_args &e, uint32_t pair, float *out, uint32_t out_stride,
                                      uint32_t n_out) {
     return out + (uint64_t)(pair / e.n_slots) * out_stride + (uint64_t)(pair % e.n_slots) * n_out;

@@ -6,9 +6,9 @@
 
 // One weight and the rows that it makes.
 struct tiled_part {
-    const uint8_t *weight;
-    uint64_t expert_bytes; // from expert to expert
-    const float *bias;     // [n_out] (experts: [n_experts][n_out]) or NULL
+    const uint8_t *weight, *resident; // experts: the tensor, and the block of those that are resident one by one
+    uint64_t expert_bytes;            // from expert to expert, in both
+    const float *bias;                // [n_out] (experts: [n_experts][n_out]) or NULL
     float *out;
     uint32_t n_out, out_stride; // out_stride: floats from token to token
     bool add;

@@ -67,8 +67,8 @@ __device__ inline float scaled(float y, const span_sums<W> &sums, int i, const f
     return y;
 }
 
-__device__ inline void move_to_expert(tiled_part &p, int expert) {
-    p.weight += (uint64_t)expert * p.expert_bytes;
+__device__ inline void move_to_expert(tiled_part &p, int expert, int slot) {
+    p.weight = matrix_of(p.weight, p.resident, p.expert_bytes, expert, slot);
     if (p.bias) p.bias += (uint64_t)expert * p.n_out;
 }
 

@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(matrix_threads<COLS>, 128 / COLS) matrix_kerne
     tiled_part part = a.parts[0];
     if constexpr (W::UNPACKED) W::fill_codebook(&sh.stages[n_stages], a.codebook);
     if (!choose_rows(rows, a.experts, a.n_in, part.out, part.out_stride, part.n_out)) return;
-    move_to_expert(part, rows.expert);
+    move_to_expert(part, rows.expert, COLS == MATRIX_COLS ? slot_of(a.experts, rows.expert) : -1);
     constexpr int COL_WARPS = COLS / WARP_COLS;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warp_row = warp / COL_WARPS, warp_col = warp % COL_WARPS,
         stage = 0;

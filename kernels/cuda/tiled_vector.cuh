@@ -39,16 +39,29 @@ static inline uint32_t n_tiles_of(const tiled_args &a) {
     return n;
 }
 
+// An expert and its slot (experts.h) in one register: there is no other to spare. Dense products: 0 and none.
+struct expert_place {
+    uint32_t packed;
+    __device__ expert_place() : packed(0) {}
+    __device__ expert_place(const expert_args &e, int expert) {
+        packed = (uint32_t)expert | (uint32_t)(slot_of(e, expert) + 1) << 16;
+        asm("" : "+r"(packed)); // or the compiler would keep the two apart
+    }
+    __device__ int expert() const { return packed & 0xffff; }
+    __device__ int slot() const { return (int)(packed >> 16) - 1; }
+};
+static_assert(EXPERTS_CAP < 1 << 15, "16 bits hold an expert, and a slot");
+
 // The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
 template <class W> struct group_stream {
     const uint8_t *at; // the next group, this lane's first 16 bytes of it
     uint32_t group, tile;
-    int expert;
+    expert_place place;
     __device__ void to_tile(const tiled_args &a, uint32_t first_group) {
         uint32_t tile_of_part = tile;
         const tiled_part &part = part_of(a, tile_of_part);
         group = first_group;
-        at = part.weight + expert * part.expert_bytes +
+        at = matrix_of(part.weight, part.resident, part.expert_bytes, place.expert(), place.slot()) +
              (uint64_t)tile_of_part * (a.n_cols / (32 * W::BLOCK_SPANS)) * W::TILE_BYTES + group * GROUP_BYTES<W> +
              16 * (threadIdx.x % WARP);
     }
@@ -275,14 +288,15 @@ __device__ inline void store_tile(const float acc[2][2], float *partial, const t
         float sum = 0.0f;
         for (int w = 0; w < n_warps; w++) sum += partial[w * ATSI_TILE_ROWS * N_IN + i];
         if (part.bias) sum += part.bias[(uint64_t)expert * part.n_out + row];
-        float *out = a.experts.ids ? out_of_pair(a.experts, blockIdx.y, part.out, part.out_stride, part.n_out)
-                                   : part.out + (uint64_t)in * part.out_stride;
+        float *out = N_IN == 1 && a.experts.ids
+                         ? out_of_pair(a.experts, blockIdx.y, part.out, part.out_stride, part.n_out)
+                         : part.out + (uint64_t)in * part.out_stride;
         out[row] = part.add ? out[row] + sum : sum;
     }
 }
 
 // A block computes tiles blockIdx.x, blockIdx.x + gridDim.x, ... of n_tiles in all parts, its warps shares of the columns. y: pair
-// (experts). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
+// (experts, with N_IN 1). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
 template <class W, int N_IN>
 __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     vector_kernel(const __grid_constant__ tiled_args a, uint32_t n_tiles) {
@@ -290,12 +304,12 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
     group_stream<W> stream;
-    stream.expert = 0;
     start_successor();
-    if (a.experts.ids) {
+    if (N_IN == 1 && a.experts.ids) {
         wait_for_predecessor();
-        stream.expert = expert_of(a.experts, blockIdx.y);
-        if (stream.expert < 0) return;
+        int expert = expert_of(a.experts, blockIdx.y);
+        if (expert < 0) return;
+        stream.place = expert_place(a.experts, expert);
         in_row = blockIdx.y / a.experts.in_divisor;
     }
     constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
@@ -319,7 +333,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
             stage += GROUP_BYTES<W>;
             if (stage == ring_end) stage = ring;
         }
-        store_tile<N_IN>(acc, partial + buffer * n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.expert);
+        store_tile<N_IN>(acc, partial + buffer * n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.place.expert());
         buffer ^= 1; // the next tile's sums may be written while these are read
     }
 }

@@ -58,6 +58,27 @@ void rows_ops(void **state) {
     }
 }
 
+// Sums that go by ids, which repeat where there are more slots than ids.
+void expert_sums(void **state) {
+    const struct suite *s = *state;
+    for (uint32_t n_slots = 1; n_slots < 100; n_slots = n_slots * 3 + 5) {
+        struct test_random r = {n_slots};
+        struct op_case c;
+        op_case_init(&c, 7, 0);
+        int32_t slots = op_case_buffer(&c, n_slots * 300, ATSI_ROWS_TOKENS, false, &r, 2.0f),
+                weights = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        int32_t ids = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, true, NULL, 0),
+                out = op_case_buffer(&c, 300, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        for (uint32_t i = 0; i < 7 * n_slots; i++)
+            ((int32_t *)(void *)c.buffers[ids])[i] = (int32_t)test_random_below(&r, 40);
+        add_op(&c, ATSI_OP_EXPERT_SUM, slots, weights, out, ATSI_NONE);
+        c.program.ops[0].in[2] = op_case_view(&c, ids);
+        c.program.ops[0].add = n_slots > 10;
+        gpu_case_check(&c, s->device, (const uint32_t[]){7, 1}, 2, 2e-6, "expert sum by ids");
+        op_case_free(&c);
+    }
+}
+
 static void rope_case(const struct suite *s, enum atsi_rope_pairing pairing, uint32_t head_dim, uint32_t n_rot,
                       bool in_place) {
     struct test_random r = {n_rot};
@@ -97,6 +118,10 @@ static void router_case(const struct suite *s, enum atsi_router_score score, uin
     op->tensor[0] = bias;
     op->u.router = (struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f};
     gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router");
+    op_case_make_resident(&c, n_experts, 0.4f, &r);
+    op_case_count_chosen(&c, n_used);
+    gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router, experts resident");
+    assert_memory_equal(c.chosen, c.buffers[ids], c.n_chosen * sizeof *c.chosen);
     op_case_free(&c);
 }
 

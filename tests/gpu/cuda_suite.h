@@ -38,6 +38,7 @@ void embeddings(void **state);
 // cuda_rows.c
 void norms(void **state);
 void rows_ops(void **state);
+void expert_sums(void **state);
 void ropes(void **state);
 void routers(void **state);
 // cuda_sequences.c

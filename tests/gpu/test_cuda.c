@@ -169,6 +169,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(unsupported_type_is_named, &suite),
         cmocka_unit_test_prestate(norms, &suite),
         cmocka_unit_test_prestate(rows_ops, &suite),
+        cmocka_unit_test_prestate(expert_sums, &suite),
         cmocka_unit_test_prestate(ropes, &suite),
         cmocka_unit_test_prestate(routers, &suite),
         cmocka_unit_test_prestate(embeddings, &suite),
