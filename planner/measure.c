@@ -139,6 +139,10 @@ struct measuring {
     uint64_t done, total;
 };
 
+static bool has_time(const struct measuring *m) {
+    return atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6;
+}
+
 // The calmest of a few tries.
 static enum atsi_status time_item(struct measuring *m, struct atsi_bench_side *side, const struct item *item,
                                   struct atsi_error *err) {
@@ -163,7 +167,7 @@ static enum atsi_status time_items(struct measuring *m, struct atsi_bench_side *
     for (uint32_t i = 0; i < items->n; i++) {
         if (m->options->stop && *m->options->stop)
             return atsi_fail(err, ATSI_INTERRUPTED, "interrupted while profiling");
-        if (atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6)
+        if (has_time(m))
             ATSI_TRY(time_item(m, side, &items->list[i], err));
         else
             m->result->n_skipped++;
@@ -181,15 +185,30 @@ static enum atsi_status measure_link_once(struct measuring *m, struct atsi_error
     return ATSI_OK;
 }
 
-static enum atsi_status measure_side(struct measuring *m, enum atsi_backend backend, const struct items *items,
-                                     struct atsi_error *err) {
+static enum atsi_status measure_gpu(struct measuring *m, const struct items *items, struct atsi_error *err) {
     struct atsi_bench_side side;
     if (items->n == 0) return ATSI_OK;
-    enum atsi_status status = backend == ATSI_GPU ? atsi_bench_open_gpu(&m->largest, m->options->device, &side, err)
-                                                  : atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
-    if (status == ATSI_OK && backend == ATSI_GPU && m->profile->to_device.bytes_per_us <= 0)
-        status = measure_link_once(m, err);
+    enum atsi_status status = atsi_bench_open_gpu(&m->largest, m->options->device, &side, err);
+    if (status == ATSI_OK && m->profile->to_device.bytes_per_us <= 0) status = measure_link_once(m, err);
     if (status == ATSI_OK) status = time_items(m, &side, items, err);
+    atsi_bench_close(&side);
+    return status;
+}
+
+// The link's figures come with the default, which stays where there was no time for more.
+static bool lacks_contention(const struct measuring *m) {
+    const struct atsi_contention none = ATSI_CONTENTION_DEFAULT;
+    return m->options->device && memcmp(&m->profile->contention, &none, sizeof none) == 0;
+}
+
+static enum atsi_status measure_cpu(struct measuring *m, const struct items *items, struct atsi_error *err) {
+    struct atsi_bench_side side;
+    bool contends = lacks_contention(m);
+    if (items->n == 0 && !contends) return ATSI_OK;
+    enum atsi_status status = atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
+    if (status == ATSI_OK) status = time_items(m, &side, items, err);
+    if (status == ATSI_OK && contends && has_time(m))
+        status = atsi_measure_contention(m->plan, &side, m->options->device, m->profile, err);
     atsi_bench_close(&side);
     return status;
 }
@@ -199,11 +218,8 @@ static enum atsi_status measure_sides(struct measuring *m, struct items *cpu, st
     list_items(m->plan, m->profile, ATSI_CPU, m->largest.limits.chunk, cpu);
     if (m->options->device) list_items(m->plan, m->profile, ATSI_GPU, m->largest.limits.chunk, gpu);
     m->total = cpu->n + gpu->n;
-    bool is_new = m->options->device && m->profile->to_device.bytes_per_us <= 0;
-    ATSI_TRY(measure_side(m, ATSI_GPU, gpu, err));
-    ATSI_TRY(measure_side(m, ATSI_CPU, cpu, err));
-    if (!is_new) return ATSI_OK;
-    return atsi_measure_contention(m->plan, m->options->n_threads, m->options->device, m->profile, err);
+    ATSI_TRY(measure_gpu(m, gpu, err));
+    return measure_cpu(m, cpu, err);
 }
 
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,

@@ -6,6 +6,7 @@
 
 #include "formats/device_profile.h"
 #include "kernels/device.h"
+#include "planner/bench.h"
 
 struct atsi_measure_options {
     int n_threads;              // 0: the default
@@ -26,7 +27,7 @@ enum atsi_status atsi_measure_identify(const struct atsi_measure_options *option
                                        struct atsi_error *err);
 
 // Times every distinct operation of the plan on every side in both phases that *profile has no point of yet, the link when there is
-// a device and no figures for it, and fits the lines anew.
+// a device and no figures for it, contention when it is the default and time is left, and fits the lines anew.
 enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_measure_options *options,
                               struct atsi_device_profile *profile, struct atsi_measure_result *result,
                               struct atsi_error *err);
@@ -37,8 +38,21 @@ enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_devic
                                    struct atsi_error *err);
 
 // How much slower the CPU, copies and reading in place are at the same time than alone (formats/plan.h), with the largest matrix of the plan
-// that can be promoted; without one *profile stays. Afterwards: the matrix has a point on the GPU, if there was time for one.
-enum atsi_status atsi_measure_contention(const struct atsi_plan *plan, int n_threads, struct atsi_device *device,
-                                         struct atsi_device_profile *profile, struct atsi_error *err);
+// that can be promoted; without one *profile stays. `cpu` is where the CPU computes, open for the plan. Afterwards: the matrix has a
+// point on the GPU, if there was time for one.
+enum atsi_status atsi_measure_contention(const struct atsi_plan *plan, struct atsi_bench_side *cpu,
+                                         struct atsi_device *device, struct atsi_device_profile *profile,
+                                         struct atsi_error *err);
+
+// What is timed for it: one matrix on the CPU, a copy of copied_bytes, and the matrix computed by the device from the host's memory.
+struct atsi_contention_times {
+    double cpu_us, cpu_beside_us;   // the CPU alone, and beside copies
+    double copy_us, copy_beside_us; // a copy alone, and beside the CPU
+    double in_place_us;             // the device beside the CPU, matrix in the host's memory
+    double resident_us;             // the device alone, matrix in its own memory; 0: not known
+    double matrix_bytes, copied_bytes;
+};
+// Factors from 1 to 10: more is a mistake of the measurement. Reading in place costs what it takes longer than a resident matrix.
+struct atsi_contention atsi_contention_of(const struct atsi_contention_times *times);
 
 #endif

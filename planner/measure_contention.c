@@ -100,11 +100,7 @@ static enum atsi_status use_beside_cpu(struct contention *c, use_link *use, doub
 
 // ---- both ---------------------------------------------------------------------------------------------------------
 
-struct times {
-    double cpu_us, cpu_beside_us, copy_us, copy_beside_us, in_place_us;
-};
-
-static enum atsi_status time_beside(struct contention *c, struct times *t, struct atsi_error *err) {
+static enum atsi_status time_beside(struct contention *c, struct atsi_contention_times *t, struct atsi_error *err) {
     double ignored;
     ATSI_TRY(begin_computing(&c->cpu, err));
     enum atsi_status status = use_beside_cpu(c, copy_some, &t->copy_beside_us, &t->cpu_beside_us, err);
@@ -113,7 +109,7 @@ static enum atsi_status time_beside(struct contention *c, struct times *t, struc
     return status != ATSI_OK ? status : ended;
 }
 
-static enum atsi_status time_all(struct contention *c, struct times *t, struct atsi_error *err) {
+static enum atsi_status time_all(struct contention *c, struct atsi_contention_times *t, struct atsi_error *err) {
     double spread;
     c->copied_bytes = c->device_side->arena_bytes / COPIES_A_TIME;
     if (c->copied_bytes > most_copied_bytes) c->copied_bytes = most_copied_bytes;
@@ -125,19 +121,25 @@ static enum atsi_status time_all(struct contention *c, struct times *t, struct a
 }
 
 static double factor(double beside_us, double alone_us) {
-    return alone_us > 0 ? fmin(fmax(beside_us / alone_us, 1), 10) : 1; // more is a mistake of the measurement
+    return alone_us > 0 ? fmin(fmax(beside_us / alone_us, 1), 10) : 1;
 }
 
-static void take_factors(const struct contention *c, const struct times *t, struct atsi_device_profile *p) {
+struct atsi_contention atsi_contention_of(const struct atsi_contention_times *t) {
+    double copied_us = t->copied_bytes > 0 ? t->copy_us * t->matrix_bytes / t->copied_bytes : 0;
+    return (struct atsi_contention){.cpu_beside_link = factor(t->cpu_beside_us, t->cpu_us),
+                                    .link_in_place = factor(t->in_place_us - t->resident_us, copied_us),
+                                    .link_beside_cpu = factor(t->copy_beside_us, t->copy_us)};
+}
+
+// What the profile knows of the matrix, and what was copied.
+static void add_known(const struct contention *c, const struct atsi_device_profile *p,
+                      struct atsi_contention_times *t) {
     const struct atsi_op *op = &c->plan->program.ops[c->i_op];
     struct atsi_work w = atsi_work_of_op(c->plan, op, ATSI_DECODE);
-    bool is_known = atsi_profile_has_point(p, ATSI_GPU, op->kind, w.dtype, ATSI_DECODE, w.bytes, w.flops);
-    double resident_us =
-        is_known ? atsi_device_profile_price(p, ATSI_GPU, op->kind, w.dtype, ATSI_DECODE, w.bytes, w.flops).us : 0;
-    double copied_us = t->copy_us * w.bytes / (double)c->copied_bytes;
-    p->contention = (struct atsi_contention){.cpu_beside_link = factor(t->cpu_beside_us, t->cpu_us),
-                                             .link_in_place = factor(t->in_place_us - resident_us, copied_us),
-                                             .link_beside_cpu = factor(t->copy_beside_us, t->copy_us)};
+    if (atsi_profile_has_point(p, ATSI_GPU, op->kind, w.dtype, ATSI_DECODE, w.bytes, w.flops))
+        t->resident_us = atsi_device_profile_price(p, ATSI_GPU, op->kind, w.dtype, ATSI_DECODE, w.bytes, w.flops).us;
+    t->matrix_bytes = w.bytes;
+    t->copied_bytes = (double)c->copied_bytes;
 }
 
 // The largest matrix of a unit that can be promoted, as far as one token reads it; ATSI_NONE: there is none.
@@ -157,21 +159,22 @@ static int32_t largest_matrix(const struct atsi_plan *plan) {
     return best;
 }
 
-enum atsi_status atsi_measure_contention(const struct atsi_plan *plan, int n_threads, struct atsi_device *device,
-                                         struct atsi_device_profile *profile, struct atsi_error *err) {
+enum atsi_status atsi_measure_contention(const struct atsi_plan *plan, struct atsi_bench_side *cpu,
+                                         struct atsi_device *device, struct atsi_device_profile *profile,
+                                         struct atsi_error *err) {
     int32_t i_op = largest_matrix(plan);
-    struct atsi_bench_side cpu = {0}, gpu = {0};
-    struct times times = {0};
+    struct atsi_bench_side gpu = {0};
+    struct atsi_contention_times times = {0};
     if (i_op == ATSI_NONE) return ATSI_OK;
     struct contention c = {.plan = plan, .device_side = &gpu, .i_op = (uint32_t)i_op};
-    c.cpu = (struct background){.side = &cpu, .plan = plan, .i_op = (uint32_t)i_op};
-    enum atsi_status status = atsi_bench_open_cpu(plan, n_threads, &cpu, err);
-    if (status == ATSI_OK) status = atsi_bench_open_gpu(plan, device, &gpu, err);
+    c.cpu = (struct background){.side = cpu, .plan = plan, .i_op = (uint32_t)i_op};
+    enum atsi_status status = atsi_bench_open_gpu(plan, device, &gpu, err);
     if (status == ATSI_OK) status = atsi_bench_map_weights(&gpu, plan, err);
     if (status == ATSI_OK) status = time_all(&c, &times, err);
     if (c.on_device) device->ops->free(device, c.on_device);
     atsi_bench_close(&gpu);
-    atsi_bench_close(&cpu);
-    if (status == ATSI_OK) take_factors(&c, &times, profile);
-    return status;
+    ATSI_TRY(status);
+    add_known(&c, profile, &times);
+    profile->contention = atsi_contention_of(&times);
+    return ATSI_OK;
 }

@@ -41,13 +41,19 @@ static bool nothing_waits(const struct atsi_plan *plan, const struct atsi_budget
     return waiting <= budget->spare + budget->experts;
 }
 
+// Patterns that matched before match again, so what is wrong with pinned units now is their size.
+static bool pins_are_too_large(const struct atsi_place_options *options, enum atsi_status status) {
+    return status == ATSI_BAD_INPUT && options->n_pins > 0;
+}
+
 static enum atsi_status place_borrowed(struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                        const struct atsi_place_options *options, struct atsi_elsewhere *out,
                                        struct atsi_error *err) {
     struct atsi_placement p;
     if (options->choose_chunk) ATSI_TRY(atsi_chunk_set(plan, ATSI_DEFAULT_CHUNK, err)); // where the choice starts
+    if (options->vram_bytes < atsi_budget_least(plan, profile, options->device)) return ATSI_OK;
     enum atsi_status status = atsi_place(plan, profile, options, &p, err);
-    if (status == ATSI_BAD_INPUT) return ATSI_OK; // with options that were fine before: too small
+    if (pins_are_too_large(options, status)) return ATSI_OK;
     ATSI_TRY(status);
     *out = (struct atsi_elsewhere){.fits = true,
                                    .nothing_waits = nothing_waits(plan, &p.budget),

@@ -119,13 +119,32 @@ static void check_link(const struct atsi_profile_link *link, double bytes_per_us
                  link->bytes_per_us, quiet_us);
 }
 
-// Measured, not the default; on a crowded machine nothing more can be said.
-static void check_contention(const struct atsi_contention *c) {
+static bool is_contention_known(const struct atsi_device_profile *p) {
     const struct atsi_contention none = ATSI_CONTENTION_DEFAULT;
-    assert_true(memcmp(c, &none, sizeof none) != 0);
-    assert_true(c->cpu_beside_link >= 1 && c->cpu_beside_link <= 10);
-    assert_true(c->link_beside_cpu >= 1 && c->link_beside_cpu <= 10);
-    assert_true(c->link_in_place >= 1 && c->link_in_place <= 10);
+    return memcmp(&p->contention, &none, sizeof none) != 0;
+}
+
+// A CPU that takes 100 us and 130 beside copies, copies of 50 us and 60 beside it, and a matrix of half their bytes that costs the device
+// 5 us resident and 35 from the host's memory: (35 - 5) / 25.
+static void test_factors(void **state) {
+    (void)state;
+    struct atsi_contention_times t = {.cpu_us = 100,
+                                      .cpu_beside_us = 130,
+                                      .copy_us = 50,
+                                      .copy_beside_us = 60,
+                                      .in_place_us = 35,
+                                      .resident_us = 5,
+                                      .matrix_bytes = 1e6,
+                                      .copied_bytes = 2e6};
+    struct atsi_contention c = atsi_contention_of(&t);
+    assert_true(fabs(c.cpu_beside_link - 1.3) < 1e-12 && fabs(c.link_beside_cpu - 1.2) < 1e-12);
+    assert_true(fabs(c.link_in_place - 1.2) < 1e-12);
+    t.cpu_beside_us = 90, t.copy_beside_us = 5000,
+    t.in_place_us = 4; // faster together, a disturbance, faster than resident
+    c = atsi_contention_of(&t);
+    assert_true(c.cpu_beside_link == 1 && c.link_beside_cpu == 10 && c.link_in_place == 1);
+    c = atsi_contention_of(&(struct atsi_contention_times){0}); // nothing was timed
+    assert_true(c.cpu_beside_link == 1 && c.link_beside_cpu == 1 && c.link_in_place == 1);
 }
 
 static void test_a_device_and_its_link(void **state) {
@@ -147,7 +166,16 @@ static void test_a_device_and_its_link(void **state) {
     check_link(&profile.to_device, params.h2d_bytes_per_us);
     check_link(&profile.to_host, params.d2h_bytes_per_us);
     assert_true(profile.switch_us > 0);
-    check_contention(&profile.contention);
+    assert_true(is_contention_known(&profile));
+
+    // Where time has run out it stays at the default, and is measured when there is time again.
+    profile.contention = ATSI_CONTENTION_DEFAULT;
+    options.seconds_max = 0;
+    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    assert_false(is_contention_known(&profile));
+    options.seconds_max = UNLIMITED_S;
+    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    assert_true(is_contention_known(&profile) && result.n_measured == 0);
     device->ops->close(device);
     atsi_device_profile_free(&profile);
     tear_down(&f);
@@ -177,6 +205,7 @@ int main(void) {
         cmocka_unit_test(test_every_operation_once),
         cmocka_unit_test(test_no_time_means_no_points),
         cmocka_unit_test(test_a_device_and_its_link),
+        cmocka_unit_test(test_factors),
         cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
