@@ -8,7 +8,7 @@
 #include "formats/base/clock.h"
 
 enum {
-    PAGE_BYTES = 4096,
+    SMALL_PAGE_BYTES = 4096,
     MAX_CALLS = 64,   // of a pass
     CPU_CALLS = 16,   // on the CPU, where every pass takes other weights
     MAX_BLOCKS = 128, // allocations of one bench
@@ -63,7 +63,7 @@ static enum atsi_status make_cpu_arena(struct atsi_bench_side *side, const struc
                                        struct atsi_error *err) {
     void *memory;
     side->arena_bytes = atsi_aligned(arena_bytes(plan, cpu_cold_bytes()));
-    if (posix_memalign(&memory, PAGE_BYTES, side->arena_bytes))
+    if (posix_memalign(&memory, SMALL_PAGE_BYTES, side->arena_bytes))
         return atsi_fail(err, ATSI_FAILED, "no memory to profile with");
     side->arena = memory;
     madvise(memory, side->arena_bytes, MADV_NOHUGEPAGE); // as a mapped plan file, but where a tmpfs gives large ones

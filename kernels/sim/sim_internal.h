@@ -36,7 +36,8 @@ struct sim_device {
     pthread_cond_t changed;
     pthread_mutex_t driver;   // taken before `lock`
     struct sim_block *blocks; // [n_blocks]
-    uint32_t n_blocks, blocks_cap;
+    uint32_t n_blocks;
+    size_t blocks_cap;
     uint64_t used_bytes, pinned_bytes;
     struct sim_range *ranges;    // list
     struct sim_stream *streams;  // list

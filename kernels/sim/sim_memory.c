@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/grow.h"
 #include "kernels/sim/sim_internal.h"
 
 // Set in every device address. No user address of x86-64 (47 or 56 bits) that is mapped or of AArch64 (48 or 52 bits) has it.
@@ -67,14 +68,8 @@ enum atsi_status sim_add_block(struct sim_device *d, void *start, uint64_t bytes
                                struct atsi_error *err) {
     enum atsi_status status = ATSI_OK;
     pthread_mutex_lock(&d->lock);
-    if (d->n_blocks == d->blocks_cap) {
-        uint32_t cap = d->blocks_cap == 0 ? 64 : 2 * d->blocks_cap;
-        struct sim_block *blocks = realloc(d->blocks, cap * sizeof *blocks);
-        if (blocks == NULL)
-            status = atsi_fail(err, ATSI_FAILED, "out of memory for the simulated device's list of blocks");
-        else
-            d->blocks = blocks, d->blocks_cap = cap;
-    }
+    if (!atsi_grow((void **)&d->blocks, d->n_blocks, &d->blocks_cap, sizeof *d->blocks))
+        status = atsi_fail(err, ATSI_FAILED, "out of memory for the simulated device's list of blocks");
     if (status == ATSI_OK) d->blocks[d->n_blocks++] = (struct sim_block){.start = start, .bytes = bytes, .kind = kind};
     if (status == ATSI_OK && is_on_card(kind)) d->used_bytes += bytes;
     if (status == ATSI_OK && kind == SIM_MAPPED_MEMORY) d->pinned_bytes += bytes;
@@ -212,5 +207,6 @@ void sim_free_all(struct sim_device *d) {
         if (d->blocks[i].kind != SIM_REGISTERED_MEMORY) free(d->blocks[i].start);
     free(d->blocks);
     d->blocks = NULL;
-    d->n_blocks = d->blocks_cap = 0;
+    d->n_blocks = 0;
+    d->blocks_cap = 0;
 }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/base/grow.h"
 #include "formats/base/hash.h"
 #include "formats/base/map.h"
 #include "formats/base/size.h"
@@ -162,10 +163,28 @@ static void test_map(void **state) {
     temp_remove(folder);
 }
 
+static void arrays_grow_by_doubling(void **state) {
+    (void)state;
+    int *items = NULL;
+    size_t cap = 0;
+    for (int i = 0; i < 1000; i++) {
+        assert_true(atsi_grow((void **)&items, (size_t)i, &cap, sizeof *items));
+        items[i] = i;
+    }
+    assert_int_equal(cap, 1024);
+    for (int i = 0; i < 1000; i++) assert_int_equal(items[i], i);
+    // A size that does not fit is refused before anything is lost.
+    int *kept = items;
+    assert_false(atsi_grow((void **)&items, cap, &cap, SIZE_MAX / 1024));
+    assert_true(items == kept && cap == 1024);
+    free(items);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size_parse), cmocka_unit_test(test_size_format), cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_str),        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_size_parse), cmocka_unit_test(test_size_format),
+        cmocka_unit_test(test_hash),       cmocka_unit_test(test_str),
+        cmocka_unit_test(test_map),        cmocka_unit_test(arrays_grow_by_doubling),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

@@ -4,11 +4,7 @@
 
 #include "runtime/sampler.h"
 #include "tests/support/check.h"
-
-static uint32_t next(uint32_t *random) {
-    *random = *random * 1664525u + 1013904223u;
-    return *random >> 8;
-}
+#include "tests/support/random.h"
 
 static int32_t pick(struct atsi_sampler *s, const float *logits) {
     int32_t id = -1;
@@ -131,27 +127,27 @@ static int rank_of(int32_t id, const float *logits, const bool *banned, int n, c
 // Vocabularies of whole and broken blocks, with ties, both zeros, infinities downwards, banned and repeated tokens.
 static void picks_are_among_the_best_by_definition(void **state) {
     (void)state;
-    uint32_t random = 1;
+    uint64_t random = 1;
     for (int run = 0; run < 400; run++) {
         float logits[700];
         bool banned[700] = {false};
         int32_t banned_ids[700], recent[ATSI_PENALTY_WINDOW], n_banned = 0;
-        int n = 2 + (int)(next(&random) % 699), n_recent = (int)(next(&random) % ATSI_PENALTY_WINDOW);
+        int n = 2 + (int)test_below(&random, 699), n_recent = (int)test_below(&random, ATSI_PENALTY_WINDOW);
         for (int i = 0; i < n; i++) {
-            int value = (int)(next(&random) % 41) - 20;
+            int value = (int)test_below(&random, 41) - 20;
             logits[i] = value == -20 ? -INFINITY : value == 0 && i % 2 ? -0.0f : (float)value / 4;
-            if (i > 0 && next(&random) % 8 == 0) banned[banned_ids[n_banned++] = i] = true;
+            if (i > 0 && test_below(&random, 8) == 0) banned[banned_ids[n_banned++] = i] = true;
         }
         logits[0] = 0.5f; // one is always left
         struct atsi_sampler_params params = atsi_sampler_defaults();
-        int k = 1 + (int)(next(&random) % 9);
+        int k = 1 + (int)test_below(&random, 9);
         params.temp = run % 2 ? 0 : 100;
         params.top_k = k;
         params.top_p = 1;
         params.min_p = 0;
         params.repeat_penalty = run % 3 ? 1.0f : 1.5f;
         struct atsi_sampler *s = create(params, (uint32_t)n, banned_ids, (uint32_t)n_banned);
-        for (int i = 0; i < n_recent; i++) atsi_sampler_accept(s, recent[i] = (int32_t)(next(&random) % 800) - 20);
+        for (int i = 0; i < n_recent; i++) atsi_sampler_accept(s, recent[i] = (int32_t)test_below(&random, 800) - 20);
         for (int draw = 0; draw < 8; draw++) { // again and again: nothing of a pick is left behind
             int32_t id = pick(s, logits);
             assert_false(banned[id]);

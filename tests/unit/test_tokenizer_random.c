@@ -6,13 +6,9 @@
 
 #include "tests/support/check.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/random.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tokenizers.h"
-
-static uint32_t next_random(uint64_t *seed, uint32_t below) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((*seed >> 33) % below);
-}
 
 // ---- merging as it is defined: strings, one join at a time, everything searched anew --------------------------------
 
@@ -71,9 +67,9 @@ static size_t plain_encode(const struct plain_vocabulary *v, const char *word, i
 static struct plain_vocabulary random_vocabulary(bool spm, uint64_t *seed) {
     struct plain_vocabulary v = {.spm = spm, .n_letters = 3};
     for (int i = 0; i < v.n_letters; i++, v.n_pieces++) v.pieces[i][0] = spm ? "ab "[i] : "abc"[i];
-    int wanted = 4 + (int)next_random(seed, MAX_PIECES - 4);
+    int wanted = 4 + (int)test_below(seed, MAX_PIECES - 4);
     for (int tries = 0; v.n_pieces < wanted && tries < 1000; tries++) {
-        int left = (int)next_random(seed, (uint32_t)v.n_pieces), right = (int)next_random(seed, (uint32_t)v.n_pieces);
+        int left = (int)test_below(seed, (uint32_t)v.n_pieces), right = (int)test_below(seed, (uint32_t)v.n_pieces);
         char joined[2 * MAX_PIECE + 1];
         sprintf(joined, "%s%s", v.pieces[left], v.pieces[right]);
         if (strlen(joined) > MAX_PIECE / 4 || plain_find(&v, joined) >= 0) continue;
@@ -82,7 +78,7 @@ static struct plain_vocabulary random_vocabulary(bool spm, uint64_t *seed) {
         v.right[v.n_pieces] = right;
         v.n_pieces++;
     }
-    for (int i = 0; i < v.n_pieces; i++) v.scores[i] = -(float)next_random(seed, 20); // equal scores occur
+    for (int i = 0; i < v.n_pieces; i++) v.scores[i] = -(float)test_below(seed, 20); // equal scores occur
     return v;
 }
 
@@ -125,8 +121,8 @@ static void check_against_definition(bool spm) {
         for (int w = 0; w < 60; w++) {
             char word[MAX_WORD + 1] = "";
             int ids[MAX_WORD];
-            size_t size = 1 + next_random(&seed, MAX_WORD - 1);
-            for (size_t i = 0; i < size; i++) word[i] = v.pieces[next_random(&seed, 3)][0];
+            size_t size = 1 + test_below(&seed, MAX_WORD - 1);
+            for (size_t i = 0; i < size; i++) word[i] = v.pieces[test_below(&seed, 3)][0];
             size_t n = plain_encode(&v, word, ids);
             check_encodes(&t, word, size, 0, (const uint32_t *)ids, n);
         }
@@ -149,12 +145,12 @@ static utf8proc_int32_t random_code(uint64_t *seed) {
         {0x2000, 0x70}, {0x2580, 0x5},  {0x3000, 0x100}, {0x4E00, 0x5200}, {0xAC00, 0x2BA4}, {0xF900, 0x200},
         {0xFE00, 0x10}, {0xFF00, 0xF0}, {0x1D15E, 0x50}, {0x1F300, 0x400}, {0xE000, 0x100},  {0x10000, 0x100000},
     };
-    uint32_t b = next_random(seed, sizeof blocks / sizeof *blocks);
-    return blocks[b].first + (utf8proc_int32_t)next_random(seed, (uint32_t)blocks[b].n);
+    uint32_t b = test_below(seed, sizeof blocks / sizeof *blocks);
+    return blocks[b].first + (utf8proc_int32_t)test_below(seed, (uint32_t)blocks[b].n);
 }
 
 static size_t random_text(uint64_t *seed, char *out) {
-    size_t size = 0, n = 1 + next_random(seed, 40);
+    size_t size = 0, n = 1 + test_below(seed, 40);
     for (size_t i = 0; i < n; i++)
         size += (size_t)utf8proc_encode_char(random_code(seed), (utf8proc_uint8_t *)out + size);
     return size;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "tests/support/check.h"
+#include "tests/support/random.h"
 #include "tests/support/tokenizers.h"
 
 static struct test_tokenizer make(const char *pre) {
@@ -154,9 +155,8 @@ static void random_damage_is_survived(void **state) {
     for (int round = 0; round < 3000; round++) {
         char *copy = exact_copy(t.block, t.block_size);
         for (int change = 0; change <= round % 4; change++) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
             size_t first = sizeof(struct atsi_tokenizer_header), span = patterns - first;
-            copy[first + (seed >> 33) % span] = (char)(round % 2 ? 0xFF : seed >> 20);
+            copy[first + test_below(&seed, span)] = (char)(round % 2 ? 0xFF : test_below(&seed, 256));
         }
         n_opened += exercise(copy, t.block_size);
         free(copy);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/grow.h"
 
 // Gains: the size of a matrix's output for inputs of size 1.
 static const float score_gain = 1.2f;    // of q and k: scores with a standard deviation of 1.4
@@ -27,15 +28,9 @@ struct lister {
 static void append(struct lister *l, const char *name, const uint64_t ne[3], struct synth_tensor t) {
     struct synth_model *m = l->model;
     if (l->status != ATSI_OK) return;
-    if (m->n_tensors == m->tensors_cap) {
-        uint32_t cap = m->tensors_cap ? 2 * m->tensors_cap : 256;
-        struct synth_tensor *grown = realloc(m->tensors, cap * sizeof *grown);
-        if (!grown) {
-            l->status = atsi_fail(l->err, ATSI_FAILED, "out of memory while listing tensors");
-            return;
-        }
-        m->tensors = grown;
-        m->tensors_cap = cap;
+    if (!atsi_grow((void **)&m->tensors, m->n_tensors, &m->tensors_cap, sizeof *m->tensors)) {
+        l->status = atsi_fail(l->err, ATSI_FAILED, "out of memory while listing tensors");
+        return;
     }
     if (l->layer < 0)
         snprintf(t.name, sizeof t.name, "%s", name);

@@ -53,7 +53,8 @@ struct synth_model {
     const struct synth_family *family;
     struct synth_recipe recipe;
     struct synth_tensor *tensors;
-    uint32_t n_tensors, tensors_cap;
+    uint32_t n_tensors;
+    size_t tensors_cap;
     uint64_t data_bytes;
     uint32_t n_common; // elements at the start of each embedding row that all rows share, 0 without experts
     uint32_t n_own;    // elements, those included, in which a token's embedding is large; routers look at the others
