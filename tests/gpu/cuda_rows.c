@@ -106,17 +106,10 @@ static void router_case(const struct suite *s, enum atsi_router_score score, uin
     struct test_random r = {n_experts + (uint32_t)score};
     struct op_case c;
     op_case_init(&c, 11, 0);
-    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
-            weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t bias = biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.5f) : ATSI_NONE;
+    const struct atsi_op *op =
+        op_case_router(&c, &(struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f}, biased, &r);
+    int32_t logits = op->in[0].buffer, ids = op->out[0].buffer;
     for (uint32_t e = 0; e < n_experts; e++) c.buffers[logits][e] = (float)(e % 2); // ties go to the lower number
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
-    op->in[0] = op_case_view(&c, logits);
-    op->out[0] = op_case_view(&c, ids);
-    op->out[1] = op_case_view(&c, weights);
-    op->tensor[0] = bias;
-    op->u.router = (struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f};
     gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router");
     op_case_make_resident(&c, n_experts, 0.4f, &r);
     op_case_count_chosen(&c, n_used);

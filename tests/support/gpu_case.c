@@ -33,11 +33,8 @@ struct device_case {
     struct atsi_device *d;
     struct atsi_stream *s;
     struct atsi_error err;
-    void *buffers[OP_CASE_CAP], *tensors[OP_CASE_CAP], *states[OP_CASE_CAP][2];
-    void *resident_slots, *resident[OP_CASE_CAP];
-    int32_t *chosen; // pinned
-    void *chosen_dev;
-    void *token_ids, *output_rows, *round;
+    struct op_case_operands at;
+    int32_t *host_chosen;          // pinned, at.chosen is its device address
     struct atsi_round *host_round; // pinned
     void *host_round_dev;
 };
@@ -74,11 +71,11 @@ static void upload_buffer(struct device_case *x, uint32_t b) {
         void *poison = malloc(bytes);
         if (poison == NULL) abort();
         memset(poison, 0xff, bytes);
-        x->buffers[b] = device_memory(x, bytes, poison);
+        x->at.buffers[b] = device_memory(x, bytes, poison);
         TRY(x, stream_sync(x->s, &x->err));
         free(poison);
     } else {
-        x->buffers[b] = device_memory(x, bytes, x->c->buffers[b]);
+        x->at.buffers[b] = device_memory(x, bytes, x->c->buffers[b]);
     }
 }
 
@@ -99,8 +96,8 @@ static void upload_states(struct device_case *x, uint32_t first_pos) {
             memset(first + k_bytes + v_bytes / x->c->capacity * first_pos, 0xff,
                    v_bytes - v_bytes / x->c->capacity * first_pos);
         }
-        x->states[i][0] = device_memory(x, k_bytes, first);
-        x->states[i][1] = kv ? device_memory(x, v_bytes, first + k_bytes) : NULL;
+        x->at.states[i][0] = device_memory(x, k_bytes, first);
+        x->at.states[i][1] = kv ? device_memory(x, v_bytes, first + k_bytes) : NULL;
         TRY(x, stream_sync(x->s, &x->err));
         free(first);
     }
@@ -117,22 +114,22 @@ static size_t resident_bytes(const struct op_case *c, uint32_t tensor) {
 static void upload_residents(struct device_case *x) {
     const struct op_case *c = x->c;
     if (c->resident_slots != NULL)
-        x->resident_slots = device_memory(x, c->n_resident_slots * sizeof *c->resident_slots, c->resident_slots);
+        x->at.resident_slots = device_memory(x, c->n_resident_slots * sizeof *c->resident_slots, c->resident_slots);
     for (uint32_t t = 0; t < c->program.n_tensors; t++)
-        if (c->resident[t] != NULL) x->resident[t] = device_memory(x, resident_bytes(c, t), c->resident[t]);
+        if (c->resident[t] != NULL) x->at.resident[t] = device_memory(x, resident_bytes(c, t), c->resident[t]);
     if (c->chosen == NULL) return;
     void *host = NULL;
-    TRY(x, host_alloc(x->d, c->n_chosen * sizeof *c->chosen, &host, &x->chosen_dev, &x->err));
-    x->chosen = host;
+    TRY(x, host_alloc(x->d, c->n_chosen * sizeof *c->chosen, &host, &x->at.chosen, &x->err));
+    x->host_chosen = host;
 }
 
 static void free_residents(struct device_case *x) {
     const struct op_case *c = x->c;
-    x->d->ops->free(x->d, x->resident_slots);
-    for (uint32_t t = 0; t < c->program.n_tensors; t++) x->d->ops->free(x->d, x->resident[t]);
+    x->d->ops->free(x->d, x->at.resident_slots);
+    for (uint32_t t = 0; t < c->program.n_tensors; t++) x->d->ops->free(x->d, x->at.resident[t]);
     if (c->chosen == NULL) return;
-    memcpy(c->chosen, x->chosen, c->n_chosen * sizeof *c->chosen);
-    x->d->ops->host_free(x->d, x->chosen);
+    memcpy(c->chosen, x->host_chosen, c->n_chosen * sizeof *c->chosen);
+    x->d->ops->host_free(x->d, x->host_chosen);
 }
 
 static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk,
@@ -144,12 +141,12 @@ static void open_case(struct device_case *x, struct op_case *c, struct atsi_devi
     TRY(x, prepare(d, &c->program, chunk, c->n_outputs, first_pos + c->n_tokens, &x->err));
     for (uint32_t b = 0; b < c->program.n_buffers; b++) upload_buffer(x, b);
     for (uint32_t t = 0; t < c->program.n_tensors; t++)
-        x->tensors[t] = device_memory(x, (size_t)c->program.tensors[t].size_bytes, c->tensors[t]);
+        x->at.tensors[t] = device_memory(x, (size_t)c->program.tensors[t].size_bytes, c->tensors[t]);
     upload_states(x, first_pos);
     upload_residents(x);
-    x->token_ids = device_memory(x, sizeof c->token_ids, c->token_ids);
-    x->output_rows = device_memory(x, sizeof c->output_rows, c->output_rows);
-    x->round = device_memory(x, sizeof(struct atsi_round), NULL);
+    x->at.token_ids = device_memory(x, sizeof c->token_ids, c->token_ids);
+    x->at.output_rows = device_memory(x, sizeof c->output_rows, c->output_rows);
+    x->at.round = device_memory(x, sizeof(struct atsi_round), NULL);
     void *host = NULL;
     TRY(x, host_alloc(d, sizeof(struct atsi_round), &host, &x->host_round_dev, &x->err));
     x->host_round = host;
@@ -157,52 +154,24 @@ static void open_case(struct device_case *x, struct op_case *c, struct atsi_devi
 
 static void close_case(struct device_case *x) {
     for (uint32_t b = 0; b < x->c->program.n_buffers; b++) {
-        TRY(x, copy_to_host(x->s, x->c->buffers[b], x->buffers[b], buffer_bytes(x->c, b), &x->err));
+        TRY(x, copy_to_host(x->s, x->c->buffers[b], x->at.buffers[b], buffer_bytes(x->c, b), &x->err));
         TRY(x, stream_sync(x->s, &x->err));
-        x->d->ops->free(x->d, x->buffers[b]);
+        x->d->ops->free(x->d, x->at.buffers[b]);
     }
-    for (uint32_t t = 0; t < x->c->program.n_tensors; t++) x->d->ops->free(x->d, x->tensors[t]);
+    for (uint32_t t = 0; t < x->c->program.n_tensors; t++) x->d->ops->free(x->d, x->at.tensors[t]);
     for (uint32_t i = 0; i < x->c->program.n_states; i++)
-        for (int k = 0; k < 2; k++) x->d->ops->free(x->d, x->states[i][k]);
+        for (int k = 0; k < 2; k++) x->d->ops->free(x->d, x->at.states[i][k]);
     free_residents(x);
-    x->d->ops->free(x->d, x->token_ids);
-    x->d->ops->free(x->d, x->output_rows);
-    x->d->ops->free(x->d, x->round);
+    x->d->ops->free(x->d, x->at.token_ids);
+    x->d->ops->free(x->d, x->at.output_rows);
+    x->d->ops->free(x->d, x->at.round);
     x->d->ops->host_free(x->d, x->host_round);
     x->d->ops->stream_destroy(x->s);
 }
 
-static struct atsi_rows_ref rows_of(const struct device_case *x, const struct atsi_view *view, uint32_t first_row) {
-    if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
-    const struct atsi_buffer *b = &x->c->program.buffers[view->buffer];
-    if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
-    return (struct atsi_rows_ref){(float *)x->buffers[view->buffer] + (size_t)first_row * b->width + view->offset,
-                                  b->width, view->width};
-}
-
-static struct atsi_op_call make_call(const struct device_case *x, const struct atsi_op *op, uint32_t first_row) {
-    const struct op_case *c = x->c;
-    struct atsi_op_call call = {.op = op};
-    for (int i = 0; i < ATSI_OP_MAX_IN; i++) call.in[i] = rows_of(x, &op->in[i], first_row);
-    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) call.out[i] = rows_of(x, &op->out[i], first_row);
-    for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
-        if (op->tensor[i] != ATSI_NONE)
-            call.tensor[i] = (struct atsi_tensor_ref){x->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
-    if (op->state != ATSI_NONE)
-        call.state = (struct atsi_state_ref){x->states[op->state][0], x->states[op->state][1],
-                                             &c->program.states[op->state], c->kv_type, c->capacity};
-    call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
-    if (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS) call.resident.slots = x->resident_slots;
-    if (op->kind == ATSI_OP_EXPERTS) call.resident.data = x->resident[op->tensor[0]];
-    if (op->kind == ATSI_OP_ROUTER && x->chosen != NULL)
-        call.resident.chosen = (int32_t *)x->chosen_dev + (size_t)first_row * op->u.router.n_used;
-    call.round = (struct atsi_round_ref){x->round, (const int32_t *)x->token_ids + first_row, x->output_rows};
-    return call;
-}
-
 static void launch_ops(struct device_case *x, uint32_t row) {
     for (uint32_t i = 0; i < x->c->program.n_ops; i++) {
-        struct atsi_op_call call = make_call(x, &x->c->program.ops[i], row);
+        struct atsi_op_call call = op_case_call(x->c, &x->at, &x->c->program.ops[i], row);
         TRY(x, launch(x->s, &call, x->host_round, &x->err));
     }
 }
@@ -216,7 +185,7 @@ void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint
             (struct atsi_round){.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
                                 .n_outputs = (int32_t)c->n_outputs,
                                 .first_pos = (int32_t)(first_pos + row)};
-        TRY(&x, copy_rows(x.s, x.round, 4, x.host_round_dev, 4, 4, 1, &x.err));
+        TRY(&x, copy_rows(x.s, x.at.round, 4, x.host_round_dev, 4, 4, 1, &x.err));
         if (captured) {
             void *graph = NULL;
             TRY(&x, capture_begin(x.s, &x.err));

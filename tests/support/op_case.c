@@ -204,14 +204,6 @@ void op_case_restore(struct op_case *c, int32_t buffer, const float *rows) {
     memcpy(c->buffers[buffer], rows, op_case_rows(c, buffer) * c->program.buffers[buffer].width * sizeof(float));
 }
 
-static struct atsi_rows_ref rows_of(const struct op_case *c, const struct atsi_view *view, uint32_t first_row) {
-    if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
-    const struct atsi_buffer *b = &c->program.buffers[view->buffer];
-    if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
-    return (struct atsi_rows_ref){c->buffers[view->buffer] + (size_t)first_row * b->width + view->offset, b->width,
-                                  view->width};
-}
-
 static size_t key_bytes(const struct op_case *c, const struct atsi_state *s) {
     if (s->kind != ATSI_STATE_KV) return (size_t)s->n_heads * s->k_dim * s->v_dim * sizeof(float);
     return (size_t)c->capacity * s->n_heads * (size_t)atsi_dtype_row_bytes(c->kv_type, s->k_dim);
@@ -227,24 +219,65 @@ static void reset_states(struct op_case *c) {
     }
 }
 
-static struct atsi_op_call make_call(const struct op_case *c, const struct atsi_op *op, uint32_t first_row,
-                                     const struct atsi_round *round) {
+struct atsi_op *op_case_router(struct op_case *c, const struct atsi_router_params *router, bool biased,
+                               struct test_random *r) {
+    int32_t logits = op_case_buffer(c, router->n_experts, ATSI_ROWS_TOKENS, false, r, 2.0f);
+    int32_t ids = op_case_buffer(c, router->n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t weights = op_case_buffer(c, router->n_used, ATSI_ROWS_TOKENS, false, NULL, 0);
+    int32_t bias = biased ? op_case_tensor(c, router->n_experts, 1, 1, r, 0.5f) : ATSI_NONE;
+    struct atsi_op *op = op_case_op(c, ATSI_OP_ROUTER);
+    op->in[0] = op_case_view(c, logits);
+    op->out[0] = op_case_view(c, ids);
+    op->out[1] = op_case_view(c, weights);
+    op->tensor[0] = bias;
+    op->u.router = *router;
+    return op;
+}
+
+// ---- calls ------------------------------------------------------------------------------------------------------------
+
+static struct atsi_rows_ref rows_of(const struct op_case *c, const struct op_case_operands *at,
+                                    const struct atsi_view *view, uint32_t first_row) {
+    if (view->buffer == ATSI_NONE) return (struct atsi_rows_ref){NULL, 0, 0};
+    const struct atsi_buffer *b = &c->program.buffers[view->buffer];
+    if (b->rows == ATSI_ROWS_OUTPUTS) first_row = 0;
+    return (struct atsi_rows_ref){(float *)at->buffers[view->buffer] + (size_t)first_row * b->width + view->offset,
+                                  b->width, view->width};
+}
+
+struct atsi_op_call op_case_call(const struct op_case *c, const struct op_case_operands *at, const struct atsi_op *op,
+                                 uint32_t first_row) {
     struct atsi_op_call call = {.op = op};
-    for (int i = 0; i < ATSI_OP_MAX_IN; i++) call.in[i] = rows_of(c, &op->in[i], first_row);
-    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) call.out[i] = rows_of(c, &op->out[i], first_row);
+    for (int i = 0; i < ATSI_OP_MAX_IN; i++) call.in[i] = rows_of(c, at, &op->in[i], first_row);
+    for (int i = 0; i < ATSI_OP_MAX_OUT; i++) call.out[i] = rows_of(c, at, &op->out[i], first_row);
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++)
         if (op->tensor[i] != ATSI_NONE)
-            call.tensor[i] = (struct atsi_tensor_ref){c->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
+            call.tensor[i] = (struct atsi_tensor_ref){at->tensors[op->tensor[i]], &c->program.tensors[op->tensor[i]]};
     if (op->state != ATSI_NONE)
-        call.state = (struct atsi_state_ref){c->states[op->state][0], c->states[op->state][1],
+        call.state = (struct atsi_state_ref){at->states[op->state][0], at->states[op->state][1],
                                              &c->program.states[op->state], c->kv_type, c->capacity};
     call.outputs_domain = c->program.buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
-    if (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS) call.resident.slots = c->resident_slots;
-    if (op->kind == ATSI_OP_EXPERTS) call.resident.data = c->resident[op->tensor[0]];
-    if (op->kind == ATSI_OP_ROUTER && c->chosen != NULL)
-        call.resident.chosen = c->chosen + (size_t)first_row * op->u.router.n_used;
-    call.round = (struct atsi_round_ref){round, c->token_ids + first_row, c->output_rows};
+    if (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS) call.resident.slots = at->resident_slots;
+    if (op->kind == ATSI_OP_EXPERTS) call.resident.data = at->resident[op->tensor[0]];
+    if (op->kind == ATSI_OP_ROUTER && at->chosen != NULL)
+        call.resident.chosen = (int32_t *)at->chosen + (size_t)first_row * op->u.router.n_used;
+    call.round = (struct atsi_round_ref){at->round, (const int32_t *)at->token_ids + first_row, at->output_rows};
     return call;
+}
+
+// In the case's own memory.
+static struct op_case_operands own_operands(struct op_case *c) {
+    struct op_case_operands at = {.resident_slots = c->resident_slots,
+                                  .chosen = c->chosen,
+                                  .token_ids = c->token_ids,
+                                  .output_rows = c->output_rows};
+    for (int i = 0; i < OP_CASE_CAP; i++) {
+        at.buffers[i] = c->buffers[i];
+        at.tensors[i] = c->tensors[i];
+        at.resident[i] = c->resident[i];
+        memcpy(at.states[i], c->states[i], sizeof at.states[i]);
+    }
+    return at;
 }
 
 void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chunk, uint32_t first_pos) {
@@ -256,11 +289,13 @@ void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chu
              err);
     if (n_threads > 1) check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
     reset_states(c);
+    struct op_case_operands at = own_operands(c);
     for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
         struct atsi_round round = {.n_tokens = (int32_t)(c->n_tokens - row < chunk ? c->n_tokens - row : chunk),
                                    .n_outputs = (int32_t)c->n_outputs,
                                    .first_pos = (int32_t)(first_pos + row)};
-        for (uint32_t i = 0; i < c->program.n_ops; i++) calls[i] = make_call(c, &c->program.ops[i], row, &round);
+        at.round = &round;
+        for (uint32_t i = 0; i < c->program.n_ops; i++) calls[i] = op_case_call(c, &at, &c->program.ops[i], row);
         atsi_cpu_run(cpu, pool, calls, (int)c->program.n_ops);
     }
     atsi_pool_free(pool);

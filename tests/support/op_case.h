@@ -72,6 +72,20 @@ struct atsi_op *op_case_norm(struct op_case *c, const struct op_case_norm *norm,
 struct atsi_op *op_case_delta_rule(struct op_case *c, const struct atsi_delta_params *delta, uint32_t k_dim,
                                    uint32_t v_dim, struct test_random *r);
 
+// in[0]: logits, out[0]: ids, out[1]: weights, tensor[0]: a bias or none.
+struct atsi_op *op_case_router(struct op_case *c, const struct atsi_router_params *router, bool biased,
+                               struct test_random *r);
+
+// Where the operands of a case stand, by their index: in its own memory or on a device. NULL: there is none.
+struct op_case_operands {
+    void *buffers[OP_CASE_CAP], *tensors[OP_CASE_CAP], *states[OP_CASE_CAP][2];
+    void *resident_slots, *resident[OP_CASE_CAP], *chosen;
+    void *token_ids, *output_rows, *round;
+};
+// The call of an op of the case for the round whose first row is first_row.
+struct atsi_op_call op_case_call(const struct op_case *c, const struct op_case_operands *at, const struct atsi_op *op,
+                                 uint32_t first_row);
+
 // Sets the states to zero and runs all ops over the tokens in rounds of `chunk` tokens from position first_pos. Integer and
 // output buffers that the ops write are overwritten. Fails the test when the program or the kernels are refused.
 void op_case_run(struct op_case *c, const char *isa, int n_threads, uint32_t chunk, uint32_t first_pos);

@@ -390,16 +390,9 @@ static void router_case(enum atsi_router_score score, uint32_t n_experts, uint32
     struct test_random r = {seed};
     struct op_case c;
     op_case_init(&c, 10, 0);
-    int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 2.0f);
-    int32_t ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
-            weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t bias = biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.5f) : ATSI_NONE;
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
-    op->in[0] = op_case_view(&c, logits);
-    op->out[0] = op_case_view(&c, ids);
-    op->out[1] = op_case_view(&c, weights);
-    op->tensor[0] = bias;
-    op->u.router = (struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f};
+    const struct atsi_op *op =
+        op_case_router(&c, &(struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f}, biased, &r);
+    int32_t logits = op->in[0].buffer, ids = op->out[0].buffer, weights = op->out[1].buffer, bias = op->tensor[0];
     double *wanted = doubles(10 * n_used), *key = doubles(n_experts), *value = doubles(n_experts);
     int32_t *wanted_ids = calloc(10 * n_used, sizeof *wanted_ids);
     for (uint32_t t = 0; t < 10; t++) {
@@ -447,14 +440,10 @@ static void router_ties_and_bad_numbers(void **state) {
     (void)state;
     struct op_case c;
     op_case_init(&c, 3, 0);
-    int32_t logits = op_case_buffer(&c, 16, ATSI_ROWS_TOKENS, false, NULL, 0);
-    int32_t ids = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, true, NULL, 0),
-            weights = op_case_buffer(&c, 4, ATSI_ROWS_TOKENS, false, NULL, 0);
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
-    op->in[0] = op_case_view(&c, logits);
-    op->out[0] = op_case_view(&c, ids);
-    op->out[1] = op_case_view(&c, weights);
-    op->u.router = (struct atsi_router_params){16, 4, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    struct test_random r = {1};
+    const struct atsi_op *op =
+        op_case_router(&c, &(struct atsi_router_params){16, 4, ATSI_ROUTER_SOFTMAX, true, 1.0f}, false, &r);
+    int32_t logits = op->in[0].buffer, ids = op->out[0].buffer;
     for (int e = 0; e < 16; e++) {
         c.buffers[logits][e] = e % 2 ? 1.0f : 0.0f;
         c.buffers[logits][16 + e] = NAN;

@@ -30,15 +30,11 @@ struct routing {
 static void build_router(struct routing *x, uint32_t n_experts, uint32_t n_used, enum atsi_router_score score,
                          struct test_random *r) {
     op_case_init(&x->c, TOKENS, 0);
-    int32_t logits = op_case_buffer(&x->c, n_experts, ATSI_ROWS_TOKENS, false, r, 2.0f);
-    x->ids = op_case_buffer(&x->c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
-    x->weights = op_case_buffer(&x->c, n_used, ATSI_ROWS_TOKENS, false, NULL, 0);
+    const struct atsi_op *op =
+        op_case_router(&x->c, &(struct atsi_router_params){n_experts, n_used, score, true, 2.5f}, false, r);
+    x->ids = op->out[0].buffer;
+    x->weights = op->out[1].buffer;
     x->n_used = n_used;
-    struct atsi_op *op = op_case_op(&x->c, ATSI_OP_ROUTER);
-    op->in[0] = op_case_view(&x->c, logits);
-    op->out[0] = op_case_view(&x->c, x->ids);
-    op->out[1] = op_case_view(&x->c, x->weights);
-    op->u.router = (struct atsi_router_params){n_experts, n_used, score, true, 2.5f};
 }
 
 // What the router chose without residents, those with a slot first.
