@@ -8,6 +8,7 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/.." || exit 1
+. tests/support/wanted.sh
 B=${B:-build}
 timeout_s=${ATSI_TEST_TIMEOUT:-300}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
@@ -66,16 +67,6 @@ run_program() {
     elif [ "$skipped" -gt 0 ]; then
         skip_reasons "$log" | sort | uniq -c
     fi
-}
-
-wanted() {
-    local name=$1 part
-    shift
-    [ $# -gt 0 ] || return 0
-    for part in "$@"; do
-        [[ $name == *"$part"* ]] && return 0
-    done
-    return 1
 }
 
 run_file() {

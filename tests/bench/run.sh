@@ -4,6 +4,7 @@
 set -uo pipefail
 
 cd "$(dirname "$0")/../.." || exit 1
+. tests/support/wanted.sh
 B=${B:-build}
 
 first() { grep -m1 -oP "$1" "$2" 2>/dev/null; }
@@ -14,16 +15,6 @@ echo "system    Linux $(uname -r), $(cc --version | head -n 1)"
 echo "commit    $(git rev-parse --short HEAD 2>/dev/null)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')"
 read -r load _ </proc/loadavg
 echo "load      $load$(awk -v l="$load" -v n="$(nproc)" 'BEGIN { if (l > n / 2) print ": TOO BUSY, these figures are void" }')"
-
-wanted() {
-    local name=$1 part
-    shift
-    [ $# -gt 0 ] || return 0
-    for part in "$@"; do
-        [[ $name == *"$part"* ]] && return 0
-    done
-    return 1
-}
 
 shopt -s nullglob
 n_failed=0
