@@ -61,6 +61,7 @@ static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job
 
 static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_result *r, struct atsi_error *err) {
     struct atsi_assignment assignment;
+    if (r->job.residents) atsi_dispatcher_take_residents(a->dispatcher, r->job.residents);
     if (r->job.choose) ATSI_TRY(choose(a, &r->job, err));
     ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, &r->forecast_us, err));
     r->decision = atsi_dispatcher_last(a->dispatcher);

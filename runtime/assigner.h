@@ -17,6 +17,7 @@ struct atsi_assigner_job {
     bool choose;                             // the use with the shorter forecast, whatever the wish says
     double most_us;                          // forecast of a round above which it is not prepared; 0: whatever it is
     const struct atsi_unit_factors *factors; // [n_units] unchanged until the result is taken; NULL: 1 each
+    struct atsi_resident_experts *residents; // [n_units] as in a plan, unchanged likewise; NULL: those of the plan
 };
 
 struct atsi_assigner_result {

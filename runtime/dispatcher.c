@@ -8,7 +8,7 @@
 #include "runtime/schedule/shares.h"
 
 struct atsi_dispatcher {
-    const struct atsi_plan *plan;
+    struct atsi_plan plan; // the caller's, but for what is resident one by one now
     enum atsi_schedule_policy policy;
     bool no_split_rows;
     struct atsi_scheduler *scheduler; // NULL: static placement
@@ -33,7 +33,7 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
     struct atsi_dispatcher *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
-    *d = (struct atsi_dispatcher){.plan = plan,
+    *d = (struct atsi_dispatcher){.plan = *plan,
                                   .policy = params->policy,
                                   .no_split_rows = params->no_split_rows,
                                   .staged_slowdown = params->staged_slowdown};
@@ -75,13 +75,17 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
 
 void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes,
                                 const enum atsi_travel *travel) {
-    memcpy(d->homes, homes, d->plan->program.n_units * sizeof *homes);
-    memcpy(d->travel, travel, d->plan->program.n_units * sizeof *travel);
+    memcpy(d->homes, homes, d->plan.program.n_units * sizeof *homes);
+    memcpy(d->travel, travel, d->plan.program.n_units * sizeof *travel);
     d->is_warm[0] = d->is_warm[1] = false;
 }
 
+void atsi_dispatcher_take_residents(struct atsi_dispatcher *d, struct atsi_resident_experts *residents) {
+    d->plan.resident_experts = residents;
+}
+
 static void stay_home(struct atsi_dispatcher *d) {
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         d->backends[u] = d->homes[u];
         d->promotions[u] = ATSI_NOT_PROMOTED;
         d->gpu_share[u] = 0;
@@ -89,8 +93,8 @@ static void stay_home(struct atsi_dispatcher *d) {
 }
 
 static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32_t n_tokens) {
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
-        const struct atsi_unit *unit = &d->plan->program.units[u];
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
+        const struct atsi_unit *unit = &d->plan.program.units[u];
         if (d->homes[u] == ATSI_GPU || assignment[u] != ATSI_GPU) continue;
         d->backends[u] = ATSI_GPU;
         d->promotions[u] = atsi_unit_runs_in_place(unit, n_tokens) ? ATSI_IN_PLACE : ATSI_PREFETCHED;
@@ -100,16 +104,16 @@ static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32
 
 static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
     return !d->no_split_rows && d->homes[u] == ATSI_CPU && d->travel[u] == ATSI_TRAVELS_PINNED &&
-           atsi_script_can_share(&d->plan->program, u);
+           atsi_script_can_share(&d->plan.program, u);
 }
 
 static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *factors) {
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         double in_place = factors ? factors[u].in_place : 1;
-        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of_unit(d->plan, u, &d->units[u], in_place) : 0;
+        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of_unit(&d->plan, u, &d->units[u], in_place) : 0;
         d->last.n_shared += d->gpu_share[u] > 0;
     }
-    atsi_shares_even_out(&d->plan->program, d->gpu_share);
+    atsi_shares_even_out(&d->plan.program, d->gpu_share);
 }
 
 const char *atsi_link_use_name(enum atsi_link_use use) { return use == ATSI_LINK_STREAMS ? "streams" : "shares"; }
@@ -118,7 +122,7 @@ bool atsi_dispatcher_is_dynamic(const struct atsi_dispatcher *d) { return d->sch
 
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
     if (!d->scheduler) return false;
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++)
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++)
         if (can_be_shared(d, u)) return true;
     return false;
 }
@@ -127,11 +131,11 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
 // that stream do so beside the CPU; shares are divided with that in mind (shares.h).
 static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
                        const struct atsi_scales *scales, const struct atsi_unit_factors *factors) {
-    uint64_t temp_bytes = d->plan->limits.temp_bytes;
-    struct atsi_scales contended = atsi_scales_contended(d->plan, scales);
-    atsi_round_units(d->plan, n_tokens, temp_bytes, n_tokens == 1 && use == ATSI_LINK_STREAMS ? &contended : scales,
+    uint64_t temp_bytes = d->plan.limits.temp_bytes;
+    struct atsi_scales contended = atsi_scales_contended(&d->plan, scales);
+    atsi_round_units(&d->plan, n_tokens, temp_bytes, n_tokens == 1 && use == ATSI_LINK_STREAMS ? &contended : scales,
                      d->units);
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++) {
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         d->units[u].home = d->homes[u];
         if (factors) d->units[u].t_cpu_us *= factors[u].cpu;
         if (d->travel[u] == ATSI_TRAVELS_STAGED) d->units[u].transfer_us *= d->staged_slowdown;
@@ -146,7 +150,7 @@ static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_sche
     int phase = n_tokens > 1;
     ATSI_TRY(
         atsi_scheduler_run(d->scheduler, inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
-    for (uint32_t u = 0; u < d->plan->program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
     d->is_warm[phase] = true;
     promote(d, schedule.assignment, n_tokens);
     d->last.scheduled_us = schedule.total_us;
@@ -161,14 +165,14 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     d->last = (struct atsi_decision){0};
     stay_home(d);
     if (d->scheduler) {
-        struct atsi_schedule_instance inst = {d->plan->limits.temp_bytes, d->plan->program.n_units, d->units};
+        struct atsi_schedule_instance inst = {d->plan.limits.temp_bytes, d->plan.program.n_units, d->units};
         list_units(d, n_tokens, use, scales, n_tokens == 1 ? factors : NULL);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
             share(d, factors);
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens};
+    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens, d->plan.resident_experts};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
@@ -177,7 +181,7 @@ void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct a
     double deciding_us = d->last.deciding_us;
     stay_home(d);
     d->last = (struct atsi_decision){.deciding_us = deciding_us};
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens};
+    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens, d->plan.resident_experts};
 }
 
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) {

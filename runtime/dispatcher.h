@@ -21,6 +21,9 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
 // at all). Both [n_units], copied.
 void atsi_dispatcher_move_homes(struct atsi_dispatcher *d, const enum atsi_backend *homes,
                                 const enum atsi_travel *travel);
+// Which experts are resident one by one from now on (at first: those of the plan). [n_units] as in a plan, borrowed; it stays as it is
+// while something is decided and what was decided is prepared.
+void atsi_dispatcher_take_residents(struct atsi_dispatcher *d, struct atsi_resident_experts *residents);
 void atsi_dispatcher_free(struct atsi_dispatcher *d); // NULL fine
 
 // How CPU-resident units use the link in decode rounds.

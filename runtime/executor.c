@@ -134,6 +134,8 @@ static enum atsi_status create(struct atsi_executor *x, const struct atsi_execut
     x->sides[ATSI_CPU].compute = compute;
     x->sides[ATSI_CPU].tensors = params->host_tensors;
     x->sides[ATSI_GPU].tensors = params->device_tensors;
+    x->sides[ATSI_CPU].experts = params->host_experts;
+    x->sides[ATSI_GPU].experts = params->device_experts;
     x->mapped = params->mapped_tensors;
     return x->device ? create_device_side(x, err) : ATSI_OK;
 }
@@ -245,6 +247,11 @@ enum atsi_status atsi_executor_reset(struct atsi_executor *x, struct atsi_error 
         if (x->device_states[i]) ATSI_TRY(zero_device_state(x, i, err));
     }
     return ATSI_OK;
+}
+
+enum atsi_status atsi_executor_copy(struct atsi_executor *x, void *dev, const void *host, uint64_t bytes,
+                                    struct atsi_error *err) {
+    return x->device->ops->copy_to_device(x->stream, dev, host, bytes, err);
 }
 
 // ---- figures ------------------------------------------------------------------------------------------------------

@@ -23,14 +23,16 @@ struct atsi_executor_params {
     const void *const
         *device_tensors; // [n_tensors] device addresses of resident and small tensors; NULL without a device
     const void *const *mapped_tensors; // [n_tensors] device addresses of the host tensors; NULL without a device
-    struct atsi_pinned_ring *ring;     // for weights without such an address; NULL: they cannot be prefetched; borrowed
-    uint32_t n_ctx;                    // positions, at most the plan's
-    int n_threads;                     // 0: the plan's, else the default
-    const char *isa;                   // NULL: the best
-    struct atsi_device *device;        // NULL: CPU only; borrowed
-    bool no_overlap;                   // for comparison: everything waits for everything before it
-    struct atsi_trace *trace;          // NULL: none; borrowed. Tracing adds two events to every run of device work
-    struct atsi_routing *routing;      // NULL: experts are not counted; borrowed
+    // [n_units] what calls of a unit get of experts that are resident one by one; both NULL: there are none
+    const struct atsi_experts_ref *host_experts, *device_experts;
+    struct atsi_pinned_ring *ring; // for weights without such an address; NULL: they cannot be prefetched; borrowed
+    uint32_t n_ctx;                // positions, at most the plan's
+    int n_threads;                 // 0: the plan's, else the default
+    const char *isa;               // NULL: the best
+    struct atsi_device *device;    // NULL: CPU only; borrowed
+    bool no_overlap;               // for comparison: everything waits for everything before it
+    struct atsi_trace *trace;      // NULL: none; borrowed. Tracing adds two events to every run of device work
+    struct atsi_routing *routing;  // NULL: experts are not counted; borrowed
 };
 
 enum atsi_status atsi_executor_create(const struct atsi_executor_params *params, struct atsi_executor **out,
@@ -50,10 +52,13 @@ struct atsi_assignment {
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
     const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
     uint32_t n_tokens;      // of the coming rounds; 1: launches are captured. Only such rounds are recorded
+    // [n_units] experts resident one by one, as in a plan: for what rounds should take. Read while it is prepared; NULL: none.
+    struct atsi_resident_experts *residents;
 };
 // Units on the GPU that are not promoted need their tensors in device_tensors, promoted ones in mapped_tensors, or the pinned ring and to be
 // prefetched; a unit with a state stays where it was when the first assignment was made (its state lives there). Units of the output head cannot be prefetched;
-// units that cannot be shared (atsi_script_can_share) ignore their share.
+// units that cannot be shared (atsi_script_can_share) ignore their share. Rounds of several tokens bring what is not resident when they
+// are prepared: once other experts are resident, they have to be prepared anew.
 
 // Everything that rounds under an assignment need: the script (runtime/schedule/script.h), its calls, the places of what is prefetched, captured
 // launches. The first one is made while nothing else uses the executor; later ones may be made in another thread
@@ -79,9 +84,14 @@ void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi
 // What rounds under an assignment should take at these speeds, without preparing them.
 enum atsi_status atsi_executor_forecast(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                         const struct atsi_scales *scales, double *round_us, struct atsi_error *err);
+// The times that rounds at work should take, for other residents; of rounds of one token. Between rounds; allocates nothing.
+void atsi_executor_reprice(struct atsi_executor *x, struct atsi_resident_experts *residents);
 struct atsi_round_figures atsi_prepared_round_figures(const struct atsi_prepared_round *p);
 // Waits until nothing that rounds have started is under way: addresses that they use may change then.
 enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err);
+// Between rounds: a copy to the device ahead of all work of the coming ones. `host` is pinned and stays as it is until the next round is over.
+enum atsi_status atsi_executor_copy(struct atsi_executor *x, void *dev, const void *host, uint64_t bytes,
+                                    struct atsi_error *err);
 // Prepares and adopts at once.
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err);

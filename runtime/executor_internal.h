@@ -41,9 +41,10 @@ struct atsi_prepared_round {
     struct atsi_call_part *parts; // [script.n_steps], used where a step is a part of an operation
     void **
         graphs; // [script.n_actions] single-token rounds of the runs of device actions that start there; NULL: launched
-    struct atsi_script_cost cost; // what its splits should take
-    float *recent_us;             // [script.n_actions] what they took lately (recorder.h)
-    uint32_t n_tokens;            // of the rounds that it was made for
+    struct atsi_script_cost cost;     // what its splits should take
+    struct atsi_schedule_unit *units; // [n_units] that it was made of; NULL: nothing is known
+    float *recent_us;                 // [script.n_actions] what they took lately (recorder.h)
+    uint32_t n_tokens;                // of the rounds that it was made for
     struct atsi_launch
         ahead[2]; // the whole round of a single token, [1] with its runs timed; no pieces: launched run by run
     struct atsi_timed_run *timed;         // [script.n_actions]

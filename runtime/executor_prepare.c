@@ -6,21 +6,30 @@
 #include "runtime/executor_internal.h"
 
 enum {
-    MAX_PIECES = 4
-}; // big tensors of one unit
+    MAX_TENSORS = 4 // big ones of a unit
+};
+
+// A tensor of a prefetched unit.
+struct placed_tensor {
+    uint32_t tensor;
+    uint64_t offset; // in what the unit has of the region
+};
 
 // What is needed only while a round is prepared.
 struct preparation {
     struct atsi_executor *x;
     struct atsi_prepared_round *out;
+    const struct atsi_assignment *assignment;
     const float *gpu_share;      // [n_units] or NULL
     enum atsi_backend *backends; // [n_units]
     bool *promoted, *prefetched; // [n_units]
     const void *
         *tensors; // [n_tensors] what promoted units read: small tensors resident, the others in the region or in place
-    struct atsi_transfer_unit *units;   // [n_units]
-    struct atsi_transfer_piece *pieces; // [n_units * MAX_PIECES]
-    uint32_t *piece_tensors;            // [n_units * MAX_PIECES]
+    struct atsi_transfer_unit *units;   // [n_units] the prefetched ones
+    struct atsi_transfer_piece *pieces; // of all of them, one behind the other
+    uint32_t n_pieces;
+    struct placed_tensor *placed; // [n_units * MAX_TENSORS]
+    uint32_t *n_placed;           // [n_units]
 };
 
 static void free_preparation(struct preparation *q) {
@@ -30,7 +39,16 @@ static void free_preparation(struct preparation *q) {
     free(q->tensors);
     free(q->units);
     free(q->pieces);
-    free(q->piece_tensors);
+    free(q->placed);
+    free(q->n_placed);
+}
+
+// A piece a tensor, and of experts as many as there may be gaps between those that are resident.
+static size_t count_pieces_max(const struct atsi_program *p) {
+    size_t n = (size_t)p->n_units * MAX_TENSORS;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EXPERTS) n += p->ops[i].u.experts.n_experts;
+    return n;
 }
 
 static enum atsi_status begin(struct preparation *q, const struct atsi_assignment *a, struct atsi_error *err) {
@@ -40,14 +58,16 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
     q->prefetched = calloc(n, sizeof *q->prefetched);
     q->tensors = calloc(q->x->p->n_tensors + 1, sizeof *q->tensors);
     q->units = calloc(n, sizeof *q->units);
-    q->pieces = calloc(n * MAX_PIECES, sizeof *q->pieces);
-    q->piece_tensors = calloc(n * MAX_PIECES, sizeof *q->piece_tensors);
+    q->pieces = calloc(count_pieces_max(q->x->p), sizeof *q->pieces);
+    q->placed = calloc(n * MAX_TENSORS, sizeof *q->placed);
+    q->n_placed = calloc(n, sizeof *q->n_placed);
     q->out = calloc(1, sizeof *q->out);
-    bool complete = q->backends && q->promoted && q->prefetched && q->tensors && q->units && q->pieces &&
-                    q->piece_tensors && q->out;
+    bool complete = q->backends && q->promoted && q->prefetched && q->tensors && q->units && q->pieces && q->placed &&
+                    q->n_placed && q->out;
     if (!complete) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     q->out->device = q->x->device;
     q->out->n_tokens = a->n_tokens;
+    q->assignment = a;
     return ATSI_OK;
 }
 
@@ -91,37 +111,77 @@ static enum atsi_status place_states_once(struct preparation *q, struct atsi_err
 
 // ---- where promoted units find their weights ----------------------------------------------------------------------
 
-// The big tensors of a unit, each once. Returns their number, at most MAX_PIECES.
-static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *tensors) {
+// The big tensors of a unit, each once. Returns their number, at most MAX_TENSORS.
+static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u,
+                                 struct placed_tensor *tensors) {
     uint32_t n = 0, cursor = 0, t;
     while (atsi_unit_next_big_tensor(p, u, &cursor, &t)) {
         bool listed = false;
-        for (uint32_t j = 0; j < n; j++) listed |= tensors[j] == t;
-        if (!listed && n < MAX_PIECES) tensors[n++] = t;
+        for (uint32_t j = 0; j < n; j++) listed |= tensors[j].tensor == t;
+        if (!listed && n < MAX_TENSORS) tensors[n++].tensor = t;
     }
     return n;
 }
 
-static void list_transfer(struct preparation *q, uint32_t n, const struct atsi_unit *unit) {
+static void add_piece(struct preparation *q, const struct placed_tensor *placed, uint64_t begin, uint64_t bytes) {
+    const char *host = q->x->sides[ATSI_CPU].tensors[placed->tensor];
+    q->pieces[q->n_pieces++] = (struct atsi_transfer_piece){.host = host + begin,
+                                                            .bytes = bytes,
+                                                            .offset = placed->offset + begin,
+                                                            .staged = !q->x->mapped[placed->tensor]};
+}
+
+// Where each expert of a tensor is resident (kernels/op_call.h); NULL: none is. Rounds of one token may outlive an exchange of experts, so
+// they bring all of them.
+static const int32_t *resident_slots(const struct preparation *q, uint32_t i_unit, uint32_t tensor) {
     const struct atsi_executor *x = q->x;
-    uint32_t *tensors = &q->piece_tensors[n * MAX_PIECES];
-    struct atsi_transfer_piece *pieces = &q->pieces[n * MAX_PIECES];
-    q->units[n] = (struct atsi_transfer_unit){pieces, list_big_tensors(x->p, unit, tensors)};
-    for (uint32_t i = 0; i < q->units[n].n_pieces; i++)
-        pieces[i] = (struct atsi_transfer_piece){.host = x->sides[ATSI_CPU].tensors[tensors[i]],
-                                                 .bytes = x->p->tensors[tensors[i]].size_bytes,
-                                                 .staged = !x->mapped[tensors[i]]};
+    const struct atsi_op *op = atsi_unit_experts_op(x->p, &x->p->units[i_unit]);
+    if (q->out->n_tokens == 1 || !op || op->tensor[0] != (int32_t)tensor || !x->sides[ATSI_GPU].experts) return NULL;
+    return x->sides[ATSI_GPU].experts[i_unit].data ? x->sides[ATSI_CPU].experts[x->p->units[i_unit].router_unit].slots
+                                                   : NULL;
+}
+
+// Runs of consecutive experts that are not resident.
+static void add_absent(struct preparation *q, uint32_t i_unit, const struct placed_tensor *placed,
+                       const int32_t *slots) {
+    const struct atsi_program *p = q->x->p;
+    uint32_t n = atsi_unit_experts_op(p, &p->units[i_unit])->u.experts.n_experts;
+    uint64_t bytes = p->tensors[placed->tensor].size_bytes / n;
+    for (uint32_t e = 0, first; e < n; e++) {
+        for (first = e; e < n && slots[e] < 0;) e++;
+        if (e > first) add_piece(q, placed, first * bytes, (e - first) * bytes);
+    }
+}
+
+static void list_transfer(struct preparation *q, uint32_t k, uint32_t i_unit) {
+    const struct atsi_program *p = q->x->p;
+    struct placed_tensor *placed = &q->placed[k * MAX_TENSORS];
+    uint32_t first_piece = q->n_pieces;
+    uint64_t bytes = 0;
+    q->n_placed[k] = list_big_tensors(p, &p->units[i_unit], placed);
+    for (uint32_t i = 0; i < q->n_placed[k]; i++) {
+        const int32_t *slots = resident_slots(q, i_unit, placed[i].tensor);
+        placed[i].offset = bytes;
+        bytes += atsi_aligned(p->tensors[placed[i].tensor].size_bytes);
+        if (slots)
+            add_absent(q, i_unit, &placed[i], slots);
+        else
+            add_piece(q, &placed[i], 0, p->tensors[placed[i].tensor].size_bytes);
+    }
+    q->units[k] = (struct atsi_transfer_unit){q->pieces + first_piece, q->n_pieces - first_piece, bytes};
 }
 
 // Gives the prefetched units their places in the temporary region and their tensors the addresses there.
 static enum atsi_status plan_transfers(struct preparation *q, struct atsi_error *err) {
     uint32_t n = 0;
     for (uint32_t u = 0; u < q->x->p->n_units; u++)
-        if (q->prefetched[u]) list_transfer(q, n++, &q->x->p->units[u]);
+        if (q->prefetched[u]) list_transfer(q, n++, u);
     ATSI_TRY(atsi_transfers_plan(q->x->transfers, q->units, n, &q->out->transfers, err));
     for (uint32_t k = 0; k < n; k++)
-        for (uint32_t i = 0; i < q->units[k].n_pieces; i++)
-            q->tensors[q->piece_tensors[k * MAX_PIECES + i]] = atsi_transfer_plan_address(q->out->transfers, k, i);
+        for (uint32_t i = 0; i < q->n_placed[k]; i++) {
+            const struct placed_tensor *placed = &q->placed[k * MAX_TENSORS + i];
+            q->tensors[placed->tensor] = atsi_transfer_plan_address(q->out->transfers, k) + placed->offset;
+        }
     return ATSI_OK;
 }
 
@@ -145,6 +205,7 @@ static void build_calls(struct preparation *q) {
         const struct atsi_step *s = &out->script.steps[i];
         atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op,
                              &out->calls[i]);
+        out->calls[i].resident.chosen = atsi_routing_place(x->routing, s->op, s->backend);
         if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
             atsi_side_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
     }
@@ -189,23 +250,37 @@ static void price_staging(const struct preparation *q, struct atsi_schedule_unit
         if (q->prefetched[u] && is_staged(q->x, &q->x->p->units[u])) units[u].transfer_us *= slowdown;
 }
 
+// The plan as it is now, as far as experts are resident one by one.
+static struct atsi_plan plan_with(const struct atsi_executor *x, struct atsi_resident_experts *residents) {
+    struct atsi_plan plan = *x->plan;
+    plan.resident_experts = residents;
+    return plan;
+}
+
 static enum atsi_status price(struct preparation *q, struct atsi_error *err) {
-    const struct atsi_plan *plan = q->x->plan;
+    const struct atsi_plan plan = plan_with(q->x, q->assignment->residents);
     struct atsi_prepared_round *out = q->out;
-    struct atsi_schedule_unit *units = NULL;
-    if (q->x->device && plan->decode_times && plan->prefill_times) {
-        units = calloc(plan->program.n_units, sizeof *units);
-        if (!units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
-        atsi_round_units(plan, out->n_tokens, plan->limits.temp_bytes, NULL, units);
-        price_staging(q, units);
+    if (q->x->device && plan.decode_times && plan.prefill_times) {
+        out->units = calloc(plan.program.n_units, sizeof *out->units);
+        if (!out->units) return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
+        atsi_round_units(&plan, out->n_tokens, plan.limits.temp_bytes, NULL, out->units);
+        price_staging(q, out->units);
     }
     struct atsi_ring_waits ring;
     enum atsi_status status = list_waits(out->transfers, &ring, err);
     if (status == ATSI_OK)
-        status = atsi_script_cost_build(plan, &out->script, units, out->n_tokens, &ring, &out->cost, err);
+        status = atsi_script_cost_build(&plan, &out->script, out->units, out->n_tokens, &ring, &out->cost, err);
     free((void *)ring.waits_for);
-    free(units);
     return status;
+}
+
+// What is staged is never prefetched for one token: nothing of price_staging is lost.
+void atsi_executor_reprice(struct atsi_executor *x, struct atsi_resident_experts *residents) {
+    const struct atsi_plan plan = plan_with(x, residents);
+    struct atsi_prepared_round *now = x->now;
+    if (!now || !now->units || now->n_tokens != 1) return;
+    atsi_round_units(&plan, 1, plan.limits.temp_bytes, NULL, now->units);
+    atsi_script_cost_renew(&plan, &now->script, now->units, 1, &now->cost);
 }
 
 double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struct atsi_scales *scales) {
@@ -301,6 +376,7 @@ void atsi_prepared_round_free(struct atsi_prepared_round *p) {
     if (p->device) free_device_side(p);
     free(p->timed);
     free(p->recent_us);
+    free(p->units);
     atsi_script_cost_free(&p->cost);
     free(p->graphs);
     free(p->calls);

@@ -29,12 +29,8 @@ enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct at
     for (uint32_t i = first; i < first + n; i++) {
         const struct atsi_action *a = &p->script.actions[i];
         if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, stream, round, err));
-        for (uint32_t k = a->first; a->kind == ATSI_ACTION_GPU && k < a->first + a->n; k++) {
+        for (uint32_t k = a->first; a->kind == ATSI_ACTION_GPU && k < a->first + a->n; k++)
             ATSI_TRY(x->device->ops->launch(stream, &p->calls[k], round, err));
-            if (atsi_routing_wants(x->routing, p->script.steps[k].op))
-                ATSI_TRY(atsi_routing_keep_in_stream(x->routing, p->script.steps[k].op, &p->calls[k].out[0],
-                                                     (uint32_t)round->n_tokens, stream, err));
-        }
     }
     return ATSI_OK;
 }
@@ -46,17 +42,8 @@ static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, u
     return executor_enqueue(x, x->now, x->stream, x->round, first, n, err);
 }
 
-// In one go; where experts are counted, in pieces that end behind each router, whose ids the next one overwrites.
 void executor_run_cpu(struct atsi_executor *x, const struct atsi_action *a) {
-    uint32_t done = a->first, end = a->first + a->n;
-    for (uint32_t k = a->first; x->routing && k < end; k++) {
-        uint32_t op = x->now->script.steps[k].op;
-        if (!atsi_routing_wants(x->routing, op)) continue;
-        atsi_cpu_run(x->cpu, x->pool, &x->now->calls[done], (int)(k + 1 - done));
-        atsi_routing_keep(x->routing, op, &x->now->calls[k].out[0], (uint32_t)x->round->n_tokens);
-        done = k + 1;
-    }
-    if (done < end) atsi_cpu_run(x->cpu, x->pool, &x->now->calls[done], (int)(end - done));
+    atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n);
 }
 
 static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {

@@ -216,6 +216,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                           .host_tensors = r->weights.host,
                                           .device_tensors = r->weights.device,
                                           .mapped_tensors = r->weights.mapped,
+                                          .host_experts = r->weights.experts.refs[ATSI_CPU],
+                                          .device_experts = r->weights.experts.refs[ATSI_GPU],
                                           .ring = r->weights.ring,
                                           .n_ctx = r->o->n_ctx,
                                           .n_threads = r->o->n_threads,
@@ -235,7 +237,8 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                                            .tau = r->o->reschedule_interval,
                                                            .never = r->o->no_reschedule,
                                                            .in_turn = r->o->reschedule_in_turn,
-                                                           .log = r->decisions},
+                                                           .log = r->decisions,
+                                                           .experts = &r->weights.experts},
                                           .chunk = r->o->chunk,
                                           .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));

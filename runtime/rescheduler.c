@@ -22,7 +22,9 @@ enum atsi_status atsi_rescheduler_open(struct atsi_rescheduler *r, struct atsi_e
     *r = (struct atsi_rescheduler){.executor = executor, .dispatcher = dispatcher, .trace = trace, .params = *params};
     uint32_t n = atsi_executor_n_units(executor);
     r->factors = calloc(n, sizeof *r->factors);
-    if (!r->factors) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    r->residents = params->experts ? calloc(n, sizeof *r->residents) : NULL;
+    if (!r->factors || (params->experts && !r->residents))
+        return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     for (uint32_t u = 0; u < n; u++) r->factors[u] = (struct atsi_unit_factors){1, 1};
     start_tuner(r);
     bool beside = atsi_dispatcher_is_dynamic(dispatcher) && !params->in_turn;
@@ -45,7 +47,9 @@ void atsi_rescheduler_close(struct atsi_rescheduler *r) {
     r->assigner = NULL;
     drop_ahead(r);
     free(r->factors);
+    free(r->residents);
     r->factors = NULL;
+    r->residents = NULL;
 }
 
 // ---- taking over --------------------------------------------------------------------------------------------------
@@ -143,6 +147,8 @@ static struct atsi_assigner_job prefill_job(const struct atsi_rescheduler *r, ui
 static void ask(struct atsi_rescheduler *r, uint32_t n_tokens) {
     struct atsi_assigner_job job = n_tokens == 1 ? decode_job(r) : prefill_job(r, n_tokens);
     r->stats.n_decided += n_tokens == 1;
+    if (r->residents) atsi_experts_describe(r->params.experts, r->residents);
+    job.residents = r->residents;
     atsi_assigner_ask(r->assigner, &job);
 }
 

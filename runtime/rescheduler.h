@@ -5,6 +5,7 @@
 
 #include "runtime/assigner.h"
 #include "runtime/decision_log.h"
+#include "runtime/experts.h"
 #include "runtime/trace.h"
 
 struct atsi_rescheduler_params {
@@ -13,6 +14,7 @@ struct atsi_rescheduler_params {
     bool never;                    // the first assignment of each kind stays, as the plan's times have it
     bool in_turn;                  // decides between rounds instead of beside them: the same decisions in every run
     struct atsi_decision_log *log; // borrowed; NULL: none
+    const struct atsi_experts *experts; // resident one by one now, borrowed; NULL: those of the plan
 };
 
 // For --stats.
@@ -33,7 +35,9 @@ struct atsi_rescheduler {
     struct atsi_trace *trace; // NULL: none
     struct atsi_rescheduler_params params;
     struct atsi_tuner tuner;
-    struct atsi_unit_factors *factors;   // [n_units] as recorded so far
+    struct atsi_unit_factors *factors; // [n_units] as recorded so far
+    struct atsi_resident_experts
+        *residents; // [n_units] as they were when a decision was asked for; NULL: those of the plan
     struct atsi_prepared_round *at_work; // the executor's
     uint32_t assigned_for;               // tokens of a round that it was decided for; 0: none yet
     bool has_ahead;                      // `ahead` is a decode assignment for when the prompt has been read

@@ -12,7 +12,7 @@ struct atsi_routing {
     uint32_t n_tokens_max, n_used_max;
     uint32_t *router_of_op; // [n_ops] index into stats.layers, or NO_ROUTER
     struct atsi_device *device;
-    int32_t *ids, *ids_dev; // [n_layers][n_tokens_max][n_used_max] of the round at hand; and its device address
+    int32_t *ids, *ids_dev; // [n_layers][n_tokens_max * n_used_max] of the round at hand; and its device address
     uint64_t **last_used;   // [n_layers][n_experts] 1 + the token that chose it last, 0: none
 };
 
@@ -78,26 +78,18 @@ void atsi_routing_free(struct atsi_routing *r) {
     free(r);
 }
 
-bool atsi_routing_wants(const struct atsi_routing *r, uint32_t i_op) { return r && r->router_of_op[i_op] != NO_ROUTER; }
-
-// Where the ids of a router stand, from the start of the kept ones.
+// Where the ids of a router stand, from the start of all.
 static uint64_t place_of(const struct atsi_routing *r, uint32_t router) {
     return (uint64_t)router * r->n_tokens_max * r->n_used_max;
 }
 
-void atsi_routing_keep(struct atsi_routing *r, uint32_t i_op, const struct atsi_rows_ref *ids, uint32_t n_rows) {
-    if (!atsi_routing_wants(r, i_op)) return;
-    int32_t *to = r->ids + place_of(r, r->router_of_op[i_op]);
-    for (uint32_t row = 0; row < n_rows; row++)
-        memcpy(to + (uint64_t)row * r->n_used_max, (const int32_t *)ids->data + (uint64_t)row * ids->stride,
-               ids->width * sizeof *to);
+int32_t *atsi_routing_place(const struct atsi_routing *r, uint32_t i_op, enum atsi_backend side) {
+    if (!r || r->router_of_op[i_op] == NO_ROUTER) return NULL;
+    return (side == ATSI_GPU ? r->ids_dev : r->ids) + place_of(r, r->router_of_op[i_op]);
 }
 
-enum atsi_status atsi_routing_keep_in_stream(struct atsi_routing *r, uint32_t i_op, const struct atsi_rows_ref *ids,
-                                             uint32_t n_rows, struct atsi_stream *stream, struct atsi_error *err) {
-    if (!atsi_routing_wants(r, i_op)) return ATSI_OK;
-    return r->device->ops->copy_rows(stream, r->ids_dev + place_of(r, r->router_of_op[i_op]), r->n_used_max, ids->data,
-                                     ids->stride, ids->width, n_rows, err);
+const int32_t *atsi_routing_chosen(const struct atsi_routing *r, uint32_t i_router) {
+    return r->ids + place_of(r, i_router);
 }
 
 static void count_token(struct atsi_routing_layer *l, uint64_t *last_used, const int32_t *ids) {
@@ -112,7 +104,8 @@ static void count_token(struct atsi_routing_layer *l, uint64_t *last_used, const
 void atsi_routing_end_round(struct atsi_routing *r, uint32_t n_tokens) {
     for (uint32_t i = 0; r && i < r->stats.n_layers; i++)
         for (uint32_t t = 0; t < n_tokens; t++)
-            count_token(&r->stats.layers[i], r->last_used[i], r->ids + place_of(r, i) + (uint64_t)t * r->n_used_max);
+            count_token(&r->stats.layers[i], r->last_used[i],
+                        atsi_routing_chosen(r, i) + (uint64_t)t * r->stats.layers[i].n_used);
 }
 
 const struct atsi_routing_stats *atsi_routing_stats_of(const struct atsi_routing *r) { return &r->stats; }

@@ -1,5 +1,5 @@
-// routing.h: counts which experts the routers choose, while a model runs. Only when asked for: each router's ids are then copied to host
-// memory behind it (on a device by a kernel in its stream, so that nothing waits), and counted when the round is over.
+// routing.h: counts which experts the routers choose, while a model runs. Routers write their ids a second time, to host memory (on a
+// device through its mapping, so that nothing waits), and they are counted when the round is over.
 #ifndef ATSI_RUNTIME_ROUTING_H
 #define ATSI_RUNTIME_ROUTING_H
 
@@ -16,17 +16,15 @@ enum atsi_status atsi_routing_create(const struct atsi_program *p, uint32_t n_to
                                      struct atsi_routing **out, struct atsi_error *err);
 void atsi_routing_free(struct atsi_routing *r); // NULL fine
 
-// Op i_op has written `ids`, n_rows rows on the host, or will have when `stream` gets there. Nothing happens for ops that are no routers;
-// r NULL is fine.
-void atsi_routing_keep(struct atsi_routing *r, uint32_t i_op, const struct atsi_rows_ref *ids, uint32_t n_rows);
-enum atsi_status atsi_routing_keep_in_stream(struct atsi_routing *r, uint32_t i_op, const struct atsi_rows_ref *ids,
-                                             uint32_t n_rows, struct atsi_stream *stream, struct atsi_error *err);
-// Whether an op is a router whose ids are kept.
-bool atsi_routing_wants(const struct atsi_routing *r, uint32_t i_op);
+// Where op i_op is to write its ids of a round for a second time (kernels/op_call.h, `chosen`), as an address of that side; NULL for ops
+// that are no routers, and without a counter (r NULL).
+int32_t *atsi_routing_place(const struct atsi_routing *r, uint32_t i_op, enum atsi_backend side);
 
 // After a round of n_tokens, when nothing of it is under way any more.
 void atsi_routing_end_round(struct atsi_routing *r, uint32_t n_tokens);
 
+// What the i_router-th router of the program chose in the last round: rows of its n_used.
+const int32_t *atsi_routing_chosen(const struct atsi_routing *r, uint32_t i_router);
 const struct atsi_routing_stats *atsi_routing_stats_of(const struct atsi_routing *r);
 // --stats: one line, averages over the routers; nothing for a model without.
 enum atsi_status atsi_routing_report(FILE *f, const struct atsi_routing_stats *stats, struct atsi_error *err);

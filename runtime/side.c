@@ -40,6 +40,8 @@ void atsi_side_build_call(const struct atsi_plan *plan, uint32_t n_ctx, const st
                                               .kv_type = plan->limits.kv_type,
                                               .capacity = atsi_state_capacity(s, n_ctx, plan->limits.chunk)};
     }
+    if (side->experts && (op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS))
+        call->resident = side->experts[atsi_program_unit_of(p, i_op)];
     call->outputs_domain = p->buffers[op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
     call->round = side->round;
 }

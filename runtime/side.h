@@ -8,9 +8,10 @@
 
 // Addresses of one side. On the CPU they are host addresses, on a device its own.
 struct atsi_side {
-    char *compute;              // the compute region
-    void **state_k, **state_v;  // [n_states]; NULL where the state lives on the other side
-    const void *const *tensors; // [n_tensors]
+    char *compute;                          // the compute region
+    void **state_k, **state_v;              // [n_states]; NULL where the state lives on the other side
+    const void *const *tensors;             // [n_tensors]
+    const struct atsi_experts_ref *experts; // [n_units] what is resident one by one; NULL: nothing
     struct atsi_round_ref round;
 };
 

@@ -15,7 +15,6 @@ struct atsi_transfer_plan {
     struct planned_unit *units;         // [n_units]
     struct atsi_temp_slot *slots;       // [n_units]
     struct atsi_transfer_piece *pieces; // [n_pieces]
-    uint64_t *piece_offsets;            // [n_pieces] in the region
 };
 
 // Events around a unit's copies, recorded when transfer number `timed_at` was issued.
@@ -112,17 +111,10 @@ static enum atsi_status lay_out(struct atsi_transfer_plan *p, const struct atsi_
     uint32_t n = 0;
     for (uint32_t u = 0; u < p->n_units; u++) {
         p->units[u] = (struct planned_unit){.first_piece = n, .n_pieces = units[u].n_pieces};
-        for (uint32_t i = 0; i < units[u].n_pieces; i++) {
-            p->pieces[n] = units[u].pieces[i];
-            p->piece_offsets[n++] = unit_bytes[u];
-            unit_bytes[u] += atsi_aligned(units[u].pieces[i].bytes);
-        }
+        for (uint32_t i = 0; i < units[u].n_pieces; i++) p->pieces[n++] = units[u].pieces[i];
+        unit_bytes[u] = units[u].bytes;
     }
-    ATSI_TRY(atsi_temp_ring_plan(unit_bytes, p->n_units, region_bytes, p->slots, err));
-    for (uint32_t u = 0; u < p->n_units; u++)
-        for (uint32_t i = 0; i < p->units[u].n_pieces; i++)
-            p->piece_offsets[p->units[u].first_piece + i] += p->slots[u].offset;
-    return ATSI_OK;
+    return atsi_temp_ring_plan(unit_bytes, p->n_units, region_bytes, p->slots, err);
 }
 
 enum atsi_status atsi_transfers_plan(const struct atsi_transfers *t, const struct atsi_transfer_unit *units,
@@ -137,10 +129,9 @@ enum atsi_status atsi_transfers_plan(const struct atsi_transfers *t, const struc
         p->units = calloc(n_units + 1, sizeof *p->units);
         p->slots = calloc(n_units + 1, sizeof *p->slots);
         p->pieces = calloc(p->n_pieces + 1, sizeof *p->pieces);
-        p->piece_offsets = calloc(p->n_pieces + 1, sizeof *p->piece_offsets);
         if (n_units > t->max_units)
             status = atsi_fail(err, ATSI_FAILED, "more promoted units than the tables hold");
-        else if (p->units && p->slots && p->pieces && p->piece_offsets && unit_bytes)
+        else if (p->units && p->slots && p->pieces && unit_bytes)
             status = lay_out(p, units, t->region_bytes, unit_bytes, err);
     }
     free(unit_bytes);
@@ -156,12 +147,11 @@ void atsi_transfer_plan_free(struct atsi_transfer_plan *p) {
     free(p->units);
     free(p->slots);
     free(p->pieces);
-    free(p->piece_offsets);
     free(p);
 }
 
-void *atsi_transfer_plan_address(const struct atsi_transfer_plan *p, uint32_t i_unit, uint32_t i_piece) {
-    return p->region + p->piece_offsets[p->units[i_unit].first_piece + i_piece];
+char *atsi_transfer_plan_address(const struct atsi_transfer_plan *p, uint32_t i_unit) {
+    return p->region + p->slots[i_unit].offset;
 }
 
 uint32_t atsi_transfer_plan_n_units(const struct atsi_transfer_plan *p) { return p->n_units; }
@@ -189,7 +179,7 @@ static enum atsi_status copy(struct atsi_transfers *t, uint32_t u, struct atsi_e
     const struct planned_unit *unit = &t->plan->units[u];
     for (uint32_t i = 0; i < unit->n_pieces; i++) {
         const struct atsi_transfer_piece *piece = &t->plan->pieces[unit->first_piece + i];
-        void *dev = atsi_transfer_plan_address(t->plan, u, i);
+        void *dev = atsi_transfer_plan_address(t->plan, u) + piece->offset;
         ATSI_TRY(piece->staged ? atsi_pinned_ring_send(t->ring, t->stream, dev, piece->host, piece->bytes, err)
                                : t->device->ops->copy_to_device(t->stream, dev, piece->host, piece->bytes, err));
     }

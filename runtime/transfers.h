@@ -16,12 +16,13 @@ struct atsi_transfer_plan; // which units travel and where they lie in the regio
 // What a promoted unit needs on the device.
 struct atsi_transfer_piece {
     const void *host;
-    uint64_t bytes;
-    bool staged; // through the ring; else it is pinned
+    uint64_t bytes, offset; // offset: where it lies in what the unit has of the region
+    bool staged;            // through the ring; else it is pinned
 };
 struct atsi_transfer_unit {
     const struct atsi_transfer_piece *pieces; // borrowed during atsi_transfers_plan
     uint32_t n_pieces;
+    uint64_t bytes; // of the region; where there is no piece nothing is copied
 };
 
 struct atsi_transfers_params {
@@ -41,8 +42,8 @@ void atsi_transfers_free(struct atsi_transfers *t); // NULL fine; the compute st
 enum atsi_status atsi_transfers_plan(const struct atsi_transfers *t, const struct atsi_transfer_unit *units,
                                      uint32_t n_units, struct atsi_transfer_plan **out, struct atsi_error *err);
 void atsi_transfer_plan_free(struct atsi_transfer_plan *plan); // NULL fine
-// The device address of piece i of unit u.
-void *atsi_transfer_plan_address(const struct atsi_transfer_plan *plan, uint32_t i_unit, uint32_t i_piece);
+// The device address of what unit i_unit has of the region.
+char *atsi_transfer_plan_address(const struct atsi_transfer_plan *plan, uint32_t i_unit);
 
 uint32_t atsi_transfer_plan_n_units(const struct atsi_transfer_plan *plan);
 // The transfer this many before that of unit u must have been consumed before it may start (temp_ring.h).

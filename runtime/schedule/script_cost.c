@@ -120,6 +120,24 @@ static double mean_switch_us(const struct builder *b) {
     return sum / b->plan->program.n_units;
 }
 
+void atsi_script_cost_renew(const struct atsi_plan *plan, const struct atsi_script *script,
+                            const struct atsi_schedule_unit *units, uint32_t n_tokens, struct atsi_script_cost *cost) {
+    bool contended = uses_link(script);
+    struct builder b = {.plan = plan,
+                        .script = script,
+                        .units = units,
+                        .n_tokens = n_tokens,
+                        .beside_link = contended ? plan->contention.cpu_beside_link : 1,
+                        .in_place = plan->contention.link_in_place,
+                        .beside_cpu = n_tokens == 1 ? plan->contention.link_beside_cpu : 1,
+                        .out = cost};
+    memset(cost->splits, 0, cost->n_actions * sizeof *cost->splits);
+    cost->link_bytes = 0;
+    add_actions(&b);
+    cost->handover_us = mean_switch_us(&b);
+    cost->n_handovers = 2 * atsi_script_terms_of(script, cost).n_waits;
+}
+
 enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const struct atsi_script *script,
                                         const struct atsi_schedule_unit *units, uint32_t n_tokens,
                                         const struct atsi_ring_waits *ring, struct atsi_script_cost *out,
@@ -132,19 +150,7 @@ enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const stru
     if (!out->splits || !out->waits_for || !out->consumed_us)
         return atsi_fail(err, ATSI_FAILED, "out of memory while pricing a round");
     for (uint32_t u = 0; u < n_transfers; u++) out->waits_for[u] = ring->waits_for[u];
-    if (!units) return ATSI_OK;
-    bool contended = uses_link(script);
-    struct builder b = {.plan = plan,
-                        .script = script,
-                        .units = units,
-                        .n_tokens = n_tokens,
-                        .beside_link = contended ? plan->contention.cpu_beside_link : 1,
-                        .in_place = plan->contention.link_in_place,
-                        .beside_cpu = n_tokens == 1 ? plan->contention.link_beside_cpu : 1,
-                        .out = out};
-    add_actions(&b);
-    out->handover_us = mean_switch_us(&b);
-    out->n_handovers = 2 * atsi_script_terms_of(script, out).n_waits;
+    if (units) atsi_script_cost_renew(plan, script, units, n_tokens, out);
     return ATSI_OK;
 }
 

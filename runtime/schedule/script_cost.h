@@ -48,6 +48,9 @@ enum atsi_status atsi_script_cost_build(const struct atsi_plan *plan, const stru
                                         const struct atsi_schedule_unit *units, uint32_t n_tokens,
                                         const struct atsi_ring_waits *ring, struct atsi_script_cost *out,
                                         struct atsi_error *err);
+// Prices the same script again, for other times or other residents: allocates nothing.
+void atsi_script_cost_renew(const struct atsi_plan *plan, const struct atsi_script *script,
+                            const struct atsi_schedule_unit *units, uint32_t n_tokens, struct atsi_script_cost *cost);
 void atsi_script_cost_free(struct atsi_script_cost *cost);
 
 // What all splits of a round ask of each resource, and how often the CPU waits for the device.

@@ -108,6 +108,7 @@ static void build_experts(struct atsi_program *p, int32_t x, int32_t h) {
     o = op(p, ATSI_OP_EXPERT_SUM);
     o->in[0] = view(slots, USED * FFN);
     o->in[1] = view(weights, USED);
+    o->in[2] = view(ids, USED);
     o->out[0] = view(x, WIDTH);
     o->add = true;
     unit(p, "exps", ATSI_UNIT_EXPERTS, 2, (int32_t)p->n_units - 1);

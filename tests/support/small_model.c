@@ -48,11 +48,73 @@ void test_model_load(struct test_model *m, struct atsi_device *d) {
     d->ops->stream_destroy(s);
 }
 
+static const struct atsi_op *find_op(const struct test_model *m, enum atsi_op_kind kind, uint32_t *unit) {
+    const struct atsi_program *p = &m->plan.program;
+    uint32_t i = 0;
+    while (p->ops[i].kind != kind) i++;
+    *unit = atsi_program_unit_of(p, i);
+    return &p->ops[i];
+}
+
+static char *expert_of(const struct test_model *m, uint32_t id, uint64_t *bytes) {
+    uint32_t unit;
+    int32_t t = find_op(m, ATSI_OP_EXPERTS, &unit)->tensor[0];
+    *bytes = m->plan.program.tensors[t].size_bytes / TEST_MODEL_EXPERTS;
+    return (char *)m->host[t] + id * *bytes;
+}
+
+void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *random) {
+    uint32_t router, unit;
+    uint64_t bytes, table_bytes = TEST_MODEL_EXPERTS * sizeof *m->slots;
+    struct atsi_stream *s;
+    void *slots, *dev;
+    find_op(m, ATSI_OP_ROUTER, &router);
+    find_op(m, ATSI_OP_EXPERTS, &unit);
+    expert_of(m, 0, &bytes);
+    assert_int_equal(d->ops->stream_create(d, &s, NULL), ATSI_OK);
+    assert_int_equal(d->ops->host_alloc(d, table_bytes, &slots, &dev, NULL), ATSI_OK);
+    assert_int_equal(d->ops->alloc(d, table_bytes, &m->slots_dev, NULL), ATSI_OK);
+    assert_int_equal(d->ops->alloc(d, TEST_MODEL_EXPERTS * bytes, &m->residents, NULL), ATSI_OK);
+    m->slots = slots;
+    uint32_t set = 1 + (uint32_t)(test_random(random) % ((1 << TEST_MODEL_EXPERTS) - 2)); // neither none nor all
+    for (uint32_t e = 0; e < TEST_MODEL_EXPERTS; e++) {
+        m->slots[e] = set >> e & 1 ? (int32_t)m->n_resident : -1;
+        if (m->slots[e] < 0) continue;
+        char *block = (char *)m->residents + m->n_resident * bytes;
+        assert_int_equal(d->ops->copy_to_device(s, block, expert_of(m, e, &bytes), bytes, NULL), ATSI_OK);
+        m->ids[m->n_resident++] = (uint16_t)e;
+    }
+    assert_int_equal(d->ops->copy_to_device(s, m->slots_dev, m->slots, table_bytes, NULL), ATSI_OK);
+    assert_int_equal(d->ops->stream_sync(s, NULL), ATSI_OK);
+    d->ops->stream_destroy(s);
+    m->host_experts[router].slots = m->slots;
+    m->device_experts[router].slots = m->slots_dev;
+    m->device_experts[unit] = (struct atsi_experts_ref){.slots = m->slots_dev, .data = m->residents};
+}
+
+void test_model_exchange(struct test_model *m, struct atsi_executor *x, uint64_t *random) {
+    uint64_t bytes, place = test_random(random) % m->n_resident;
+    uint32_t in = (uint32_t)(test_random(random) % TEST_MODEL_EXPERTS);
+    while (m->slots[in] >= 0) in = (in + 1) % TEST_MODEL_EXPERTS;
+    m->slots[m->ids[place]] = -1;
+    m->slots[in] = (int32_t)place;
+    m->ids[place] = (uint16_t)in;
+    const char *host = expert_of(m, in, &bytes);
+    assert_int_equal(atsi_executor_copy(x, (char *)m->residents + place * bytes, host, bytes, NULL), ATSI_OK);
+    assert_int_equal(atsi_executor_copy(x, m->slots_dev, m->slots, TEST_MODEL_EXPERTS * sizeof *m->slots, NULL),
+                     ATSI_OK);
+}
+
 void test_model_unload(struct test_model *m, struct atsi_device *d) {
     for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) {
         d->ops->free(d, m->blocks[t]);
         d->ops->host_free(d, m->host[t]);
         m->host[t] = NULL;
+    }
+    if (m->slots) {
+        d->ops->free(d, m->residents);
+        d->ops->free(d, m->slots_dev);
+        d->ops->host_free(d, m->slots);
     }
     assert_int_equal(atsi_sim_n_alive(d), 0);
     d->ops->close(d);
@@ -76,6 +138,8 @@ struct atsi_executor_params test_model_params(const struct test_model *m, struct
                                          .host_tensors = (const void *const *)m->host,
                                          .device_tensors = d ? m->device : NULL,
                                          .mapped_tensors = d ? m->mapped : NULL,
+                                         .host_experts = d ? m->host_experts : NULL,
+                                         .device_experts = d ? m->device_experts : NULL,
                                          .n_ctx = 64,
                                          .n_threads = 2,
                                          .isa = "reference",

@@ -1,5 +1,5 @@
-// Rounds on CPU and simulated device under random assignments, promotions and stream delays, with weights of which some are not pinned: the
-// same bits as on the CPU alone.
+// Rounds on CPU and simulated device under random assignments, promotions and stream delays, with weights of which some are not pinned and
+// experts that are resident one by one and exchanged between rounds: the same bits as on the CPU alone.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,8 @@ static void stay_on_cpu(void *context, struct atsi_executor *x) {
 }
 
 struct shuffle {
-    const struct test_model *m;
+    struct test_model *m;
+    uint32_t n_tokens; // that the assignment at work is for
     uint64_t random;
     enum atsi_backend backends[TEST_MODEL_UNITS];
     enum atsi_promotion promotions[TEST_MODEL_UNITS];
@@ -89,7 +90,8 @@ static struct atsi_assignment draw(struct shuffle *s) {
         s->gpu_share[u] = (float)(test_random(&s->random) % 5) / 4;
         restrict_unit(s, u);
     }
-    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, 1 + test_random(&s->random) % 2};
+    s->n_tokens = 1 + test_random(&s->random) % 2;
+    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, s->n_tokens, NULL};
 }
 
 static void *prepare_next(void *context) {
@@ -111,7 +113,10 @@ static void take_next(struct shuffle *s) {
 static void shuffle_units(void *context, struct atsi_executor *x) {
     struct shuffle *s = context;
     if (s->assigned && s->beside) take_next(s);
-    if (!s->assigned || (!s->beside && test_random(&s->random) % 2)) {
+    bool assigns = !s->assigned || (!s->beside && test_random(&s->random) % 2);
+    // What was prepared for several tokens brings what was not resident then.
+    if (s->m->slots && (assigns || s->n_tokens == 1)) test_model_exchange(s->m, x, &s->random);
+    if (assigns) {
         struct atsi_assignment a = draw(s);
         assign(x, &a);
     }
@@ -152,9 +157,10 @@ static void run_shuffled(const float *expected, size_t n_logits, uint64_t seed, 
     test_model_build(&m);
     test_model_load(&m, d);
     struct atsi_executor_params params = test_model_params(&m, d);
-    params.ring = unpin(&m, d, seed);
-    assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
     struct shuffle s = {.m = &m, .random = seed * 2654435761u + 7, .beside = seed % 2};
+    params.ring = unpin(&m, d, seed);
+    if (seed % 3) test_model_reside(&m, d, &s.random);
+    assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
     run_text(&m, x, shuffle_units, &s, found);
     if (s.beside) take_next(&s);
     for (size_t i = 0; i < n_logits; i++)

@@ -124,8 +124,10 @@ static void rounds_end_while_graphs_are_built(void **state) {
     struct atsi_transfers *transfers;
     struct atsi_transfer_plan *plan;
     static const int32_t weights;
-    struct atsi_transfer_unit unit = {
-        .pieces = &(struct atsi_transfer_piece){.host = &weights, .bytes = sizeof weights}, .n_pieces = 1};
+    struct atsi_transfer_unit unit = {.pieces =
+                                          &(struct atsi_transfer_piece){.host = &weights, .bytes = sizeof weights},
+                                      .n_pieces = 1,
+                                      .bytes = sizeof weights};
     struct atsi_transfers_params params = {.device = s.device, .temp_bytes = 4096, .max_units = 1};
     const int32_t *base_dev = (const int32_t *)s.words_dev;
     assert_int_equal(atsi_transfers_create(&params, &transfers, NULL), ATSI_OK);

@@ -1,6 +1,7 @@
 // Routing statistics: counting, the file, what the counts say.
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "planner/lower.h"
 #include "runtime/routing.h"
@@ -37,14 +38,14 @@ static void test_counts_and_file(void **state) {
     const struct atsi_program *p = &lowered.program;
     check_ok(atsi_routing_create(p, 4, NULL, &r, &err), err);
     uint32_t op = first_router(p);
-    assert_true(atsi_routing_wants(r, op) && !atsi_routing_wants(r, op + 1) && !atsi_routing_wants(NULL, op));
-    int32_t rows[3][5] = {{0, 1, 9, 9, 9}, {1, 0, 9, 9, 9}, {1, 3, 9, 9, 9}}, one[2] = {3, 2};
-    atsi_routing_keep(r, op, &(struct atsi_rows_ref){rows, 5, 2}, 3);
-    // the other routers wrote 0, 1 in every row
-    int32_t same[3][2] = {{0, 1}, {0, 1}, {0, 1}};
-    for (uint32_t i = op + 1; i < p->n_ops; i++) atsi_routing_keep(r, i, &(struct atsi_rows_ref){same, 2, 2}, 3);
+    assert_true(atsi_routing_place(r, op, ATSI_CPU) == atsi_routing_chosen(r, 0));
+    assert_true(!atsi_routing_place(r, op + 1, ATSI_CPU) && !atsi_routing_place(NULL, op, ATSI_CPU));
+    static const int32_t rows[3][2] = {{0, 1}, {1, 0}, {1, 3}}, one[2] = {3, 2}, same[3][2] = {{0, 1}, {0, 1}, {0, 1}};
+    for (uint32_t i = op + 1; i < p->n_ops; i++) // the other routers chose 0, 1 each time
+        if (atsi_routing_place(r, i, ATSI_CPU)) memcpy(atsi_routing_place(r, i, ATSI_CPU), same, sizeof same);
+    memcpy(atsi_routing_place(r, op, ATSI_CPU), rows, sizeof rows);
     atsi_routing_end_round(r, 3);
-    atsi_routing_keep(r, op, &(struct atsi_rows_ref){one, 2, 2}, 1);
+    memcpy(atsi_routing_place(r, op, ATSI_CPU), one, sizeof one);
     atsi_routing_end_round(r, 1);
     const struct atsi_routing_layer *l = &atsi_routing_stats_of(r)->layers[0];
     assert_true(l->n_tokens == 4 && l->n_used == 2 && l->n_experts == 4);
