@@ -24,15 +24,28 @@ static void time_matmul(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols,
         report_operations(what, us, 2.0 * n_cols * n_out * n_tokens);
 }
 
-static void time_experts(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols, uint32_t n_out, uint32_t n_experts,
-                         uint32_t n_used, int n_tokens) {
+// Every second expert has a slot in a block of resident ones. Device memory.
+static int32_t *half_of_the_slots(struct bench *b, uint32_t n_experts) {
+    int32_t host[1024];
+    void *slots = NULL;
+    for (uint32_t e = 0; e < n_experts; e++) host[e] = e % 2 ? -1 : (int32_t)(e / 2);
+    DO(b, alloc(b->d, n_experts * sizeof *host, &slots, &b->err));
+    DO(b, copy_to_device(b->s, slots, host, n_experts * sizeof *host, &b->err));
+    DO(b, stream_sync(b->s, &b->err));
+    return slots;
+}
+
+// resident: in whose pool half of the experts stand, NULL: all in b's.
+static void time_experts(struct bench *b, struct bench *resident, enum atsi_dtype dtype, uint32_t n_cols,
+                         uint32_t n_out, uint32_t n_experts, uint32_t n_used, int n_tokens) {
     struct atsi_tensor t = tensor_of(dtype, n_cols, n_out, n_experts);
     struct atsi_op op = {.kind = ATSI_OP_EXPERTS, .u.experts = {n_experts, n_used, false}};
     void *graph = NULL;
     int n = n_tokens > 8 ? 4 : 20;
     char what[80];
-    snprintf(what, sizeof what, "experts %s %u x %u, %u of %u, %d tokens", atsi_dtype_name(dtype), n_cols, n_out,
-             n_used, n_experts, n_tokens);
+    snprintf(what, sizeof what, "experts %s %u x %u, %u of %u, %d tokens%s", atsi_dtype_name(dtype), n_cols, n_out,
+             n_used, n_experts, n_tokens, resident ? ", half resident" : "");
+    int32_t *slots = resident ? half_of_the_slots(b, n_experts) : NULL;
     int32_t *host = malloc((size_t)ROWS_MAX * n_used * sizeof *host);
     for (uint32_t i = 0; i < ROWS_MAX * n_used; i++)
         host[i] = (int32_t)((i % n_used + i / n_used * 7 * n_used) % n_experts);
@@ -44,11 +57,14 @@ static void time_experts(struct bench *b, enum atsi_dtype dtype, uint32_t n_cols
         struct atsi_op_call call = {.op = &op,
                                     .in = {rows(b->rows[0], n_cols), {b->ids, n_used, n_used}},
                                     .out = {rows(b->rows[1], n_used * n_out)},
-                                    .tensor = {{rotate(b, t.size_bytes), &t}}};
+                                    .tensor = {{rotate(b, t.size_bytes), &t}},
+                                    .resident.slots = slots};
+        if (resident) call.resident.data = rotate(resident, t.size_bytes / 2);
         launch(b, &call, n_tokens);
     }
     DO(b, capture_end(b->s, &graph, &b->err));
     double us = time_graph(b, graph, n);
+    b->d->ops->free(b->d, slots);
     if (n_tokens == 1)
         report_bytes(b, what, us, (double)t.size_bytes * n_used / n_experts);
     else
@@ -61,8 +77,7 @@ static void bench_mapped(struct bench *b) {
         MAPPED_MIB = 512
     };
     void *host = NULL, *mapped = NULL;
-    uint8_t *pool = b->pool;
-    uint64_t pool_bytes = b->pool_bytes;
+    struct bench on_card = *b;
     DO(b, host_alloc(b->d, (uint64_t)MAPPED_MIB << 20, &host, &mapped, &b->err));
     for (uint64_t at = 0; at < (uint64_t)MAPPED_MIB << 20; at += 2) *(uint16_t *)((uint8_t *)host + at) = 0x1c00;
     b->pool = mapped;
@@ -77,9 +92,10 @@ static void bench_mapped(struct bench *b) {
     time_matmul(b, ATSI_Q3_K, 5120, 17408, 1);
     time_matmul(b, ATSI_IQ3_S, 5120, 17408, 1);
     time_matmul(b, ATSI_IQ2_XXS, 5120, 17408, 1);
-    time_experts(b, ATSI_Q4_K, 2048, 768, 128, 8, 1);
-    b->pool = pool;
-    b->pool_bytes = pool_bytes;
+    time_experts(b, NULL, ATSI_Q4_K, 2048, 768, 128, 8, 1);
+    time_experts(b, &on_card, ATSI_Q4_K, 2048, 768, 128, 8, 1);
+    b->pool = on_card.pool;
+    b->pool_bytes = on_card.pool_bytes;
     b->next = 0;
     b->d->ops->host_free(b->d, host);
 }
@@ -129,10 +145,11 @@ static void bench_vectors(struct bench *b) {
 static void bench_experts(struct bench *b) {
     static const int TOKENS[] = {1, 8, 512, 2048};
     for (int i = 0; i < 4; i++) {
-        time_experts(b, ATSI_Q4_K, 2048, 768, 128, 8, TOKENS[i]);
-        time_experts(b, ATSI_Q4_K, 768, 2048, 128, 8, TOKENS[i]);
-        time_experts(b, ATSI_Q6_K, 768, 2048, 128, 8, TOKENS[i]);
-        time_experts(b, ATSI_MXFP4, 2880, 2880, 32, 4, TOKENS[i]);
+        time_experts(b, NULL, ATSI_Q4_K, 2048, 768, 128, 8, TOKENS[i]);
+        time_experts(b, b, ATSI_Q4_K, 2048, 768, 128, 8, TOKENS[i]);
+        time_experts(b, NULL, ATSI_Q4_K, 768, 2048, 128, 8, TOKENS[i]);
+        time_experts(b, NULL, ATSI_Q6_K, 768, 2048, 128, 8, TOKENS[i]);
+        time_experts(b, NULL, ATSI_MXFP4, 2880, 2880, 32, 4, TOKENS[i]);
     }
 }
 
@@ -143,23 +160,20 @@ static void bench_grids(struct bench *b) {
         time_matmul(b, GRIDS[i], 5120, 17408, 1);
         time_matmul(b, GRIDS[i], 17408, 5120, 1);
         time_matmul(b, GRIDS[i], 5120, 151936, 1);
-        time_experts(b, GRIDS[i], 2048, 768, 128, 8, 1);
-        time_experts(b, GRIDS[i], 768, 2048, 128, 8, 1);
+        time_experts(b, NULL, GRIDS[i], 2048, 768, 128, 8, 1);
+        time_experts(b, NULL, GRIDS[i], 768, 2048, 128, 8, 1);
         time_matmul(b, GRIDS[i], 5120, 17408, 512);
     }
 }
 
-// What a launch costs beside its work: operations of a single token.
-static void time_small(struct bench *b, const char *what, struct atsi_op *op, struct atsi_rows_ref in,
-                       struct atsi_rows_ref in1, struct atsi_rows_ref out, struct atsi_rows_ref out1,
-                       const struct atsi_tensor *t) {
+// What a launch costs beside its work: operations of a single token. call: without the weight, t.
+static void time_small(struct bench *b, const char *what, struct atsi_op_call call, const struct atsi_tensor *t) {
     enum {
         N = 20
     };
     void *graph = NULL;
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < N; i++) {
-        struct atsi_op_call call = {.op = op, .in = {in, in1}, .out = {out, out1}};
         if (t != NULL) call.tensor[0] = (struct atsi_tensor_ref){rotate(b, t->size_bytes), t};
         launch(b, &call, 1);
     }
@@ -167,32 +181,48 @@ static void time_small(struct bench *b, const char *what, struct atsi_op *op, st
     printf("%-52s %9.1f us\n", what, time_graph(b, graph, N));
 }
 
-static void bench_small(struct bench *b) {
-    const struct atsi_rows_ref none = {NULL, 0, 0};
-    struct atsi_tensor wide = tensor_of(ATSI_F32, 5120, 1, 1), router = tensor_of(ATSI_F32, 2048, 128, 1),
-                       head = tensor_of(ATSI_F32, 128, 1, 1), turns = tensor_of(ATSI_F32, 64, 1, 1);
-    struct atsi_op op = {.kind = ATSI_OP_RMS_NORM, .u.norm = {5120, 1e-6f}};
-    time_small(b, "norm of 5120", &op, rows(b->rows[0], 5120), none, rows(b->rows[1], 5120), none, &wide);
-    op.u.norm.group = 128;
-    time_small(b, "norm of 40 heads of 128", &op, rows(b->rows[0], 5120), none, rows(b->rows[0], 5120), none, &head);
-    op = (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {40, 128, 128, ATSI_ROPE_HALF_SPLIT, 1.0f}};
-    time_small(b, "rotation of 40 heads of 128", &op, rows(b->rows[0], 5120), none, rows(b->rows[0], 5120), none,
-               &turns);
-    op = (struct atsi_op){.kind = ATSI_OP_GLU};
-    time_small(b, "GLU of 17408", &op, rows(b->rows[0], 17408), rows(b->rows[1], 17408), rows(b->rows[2], 17408), none,
-               NULL);
-    op = (struct atsi_op){.kind = ATSI_OP_ADD};
-    time_small(b, "sum of 5120", &op, rows(b->rows[0], 5120), rows(b->rows[1], 5120), rows(b->rows[2], 5120), none,
-               NULL);
-    op = (struct atsi_op){.kind = ATSI_OP_MATMUL};
-    time_small(b, "router matrix F32 2048 x 128", &op, rows(b->rows[0], 2048), none, rows(b->logits, 128), none,
-               &router);
+static struct atsi_op_call call_of(const struct atsi_op *op, struct atsi_rows_ref in, struct atsi_rows_ref in1,
+                                   struct atsi_rows_ref out) {
+    return (struct atsi_op_call){.op = op, .in = {in, in1}, .out = {out}};
+}
+
+static void bench_mixture(struct bench *b) {
+    struct atsi_tensor matrix = tensor_of(ATSI_F32, 2048, 128, 1);
+    const struct atsi_rows_ref none = {NULL, 0, 0}, ids = {b->ids, 8, 8}, weights = rows(b->weights, 8);
+    struct atsi_op op = {.kind = ATSI_OP_MATMUL};
+    time_small(b, "router matrix F32 2048 x 128", call_of(&op, rows(b->rows[0], 2048), none, rows(b->logits, 128)),
+               &matrix);
     op = (struct atsi_op){.kind = ATSI_OP_ROUTER, .u.router = {128, 8, ATSI_ROUTER_SOFTMAX, true, 1.0f}};
-    time_small(b, "router, 8 of 128", &op, rows(b->logits, 128), none, (struct atsi_rows_ref){b->ids, 8, 8},
-               rows(b->weights, 8), NULL);
+    struct atsi_op_call call = call_of(&op, rows(b->logits, 128), none, ids);
+    call.out[1] = weights;
+    time_small(b, "router, 8 of 128", call, NULL);
+    int32_t *slots = half_of_the_slots(b, 128);
+    call.resident.slots = slots;
+    time_small(b, "router, 8 of 128, resident ones first", call, NULL);
+    b->d->ops->free(b->d, slots);
     op = (struct atsi_op){.kind = ATSI_OP_EXPERT_SUM, .add = true};
-    time_small(b, "sum of 8 experts of 2048", &op, rows(b->rows[0], 8 * 2048), rows(b->weights, 8),
-               rows(b->rows[1], 2048), none, NULL);
+    call = call_of(&op, rows(b->rows[0], 8 * 2048), weights, rows(b->rows[1], 2048));
+    time_small(b, "sum of 8 experts of 2048, as they stand", call, NULL);
+    call.in[2] = ids;
+    time_small(b, "sum of 8 experts of 2048, by their ids", call, NULL);
+}
+
+static void bench_small(struct bench *b) {
+    const struct atsi_rows_ref none = {NULL, 0, 0}, x = rows(b->rows[0], 5120), y = rows(b->rows[1], 5120);
+    struct atsi_tensor wide = tensor_of(ATSI_F32, 5120, 1, 1), head = tensor_of(ATSI_F32, 128, 1, 1),
+                       turns = tensor_of(ATSI_F32, 64, 1, 1);
+    struct atsi_op op = {.kind = ATSI_OP_RMS_NORM, .u.norm = {5120, 1e-6f}};
+    time_small(b, "norm of 5120", call_of(&op, x, none, y), &wide);
+    op.u.norm.group = 128;
+    time_small(b, "norm of 40 heads of 128", call_of(&op, x, none, x), &head);
+    op = (struct atsi_op){.kind = ATSI_OP_ROPE, .u.rope = {40, 128, 128, ATSI_ROPE_HALF_SPLIT, 1.0f}};
+    time_small(b, "rotation of 40 heads of 128", call_of(&op, x, none, x), &turns);
+    op = (struct atsi_op){.kind = ATSI_OP_GLU};
+    time_small(b, "GLU of 17408",
+               call_of(&op, rows(b->rows[0], 17408), rows(b->rows[1], 17408), rows(b->rows[2], 17408)), NULL);
+    op = (struct atsi_op){.kind = ATSI_OP_ADD};
+    time_small(b, "sum of 5120", call_of(&op, x, y, rows(b->rows[2], 5120)), NULL);
+    bench_mixture(b);
 }
 
 static void bench_matrices(struct bench *b) {

@@ -145,10 +145,10 @@ static double expert_part(struct bench *b, const struct model *m, bool mixed, in
                                   .out = {rows(up, m->n_used * m->embed)},
                                   .tensor = {{rotate(b, down.size_bytes), &down}}},
            n_tokens);
-    launch(
-        b,
-        &(struct atsi_op_call){.op = &sum, .in = {rows(up, m->n_used * m->embed), weights}, .out = {rows(x, m->embed)}},
-        n_tokens);
+    launch(b,
+           &(struct atsi_op_call){
+               .op = &sum, .in = {rows(up, m->n_used * m->embed), weights, ids}, .out = {rows(x, m->embed)}},
+           n_tokens);
     return (double)router.size_bytes + (double)(2 * in.size_bytes + down.size_bytes) * m->n_used / m->n_experts;
 }
 
