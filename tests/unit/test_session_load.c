@@ -28,12 +28,13 @@ static void invent_times(struct atsi_plan *plan, uint64_t *random) {
     }
 }
 
-static void choose_homes(const struct atsi_plan *plan, struct atsi_dispatcher *d, uint64_t *random) {
+static void choose_homes(const struct atsi_plan *plan, struct atsi_dispatcher *d, enum atsi_travel how,
+                         uint64_t *random) {
     enum atsi_backend homes[TEST_MODEL_UNITS];
     enum atsi_travel travel[TEST_MODEL_UNITS];
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         homes[u] = test_random(random) % 3 ? ATSI_CPU : ATSI_GPU;
-        travel[u] = ATSI_TRAVELS_PINNED;
+        travel[u] = how;
     }
     atsi_dispatcher_move_homes(d, homes, travel);
 }
@@ -45,14 +46,15 @@ struct text {
     float *logits;                      // [N_TEXT, n_vocab]
 };
 
-static void open_text(struct text *t, struct test_model *m, struct atsi_device *d,
+static void open_text(struct text *t, struct test_model *m, struct atsi_device *d, struct atsi_pinned_ring *ring,
                       const struct atsi_rescheduler_params *rescheduling, uint64_t *random) {
     struct atsi_executor_params executor = test_model_params(m, d);
+    executor.ring = ring;
     struct atsi_dispatcher_params dispatching = {.plan = &m->plan, .policy = ATSI_POLICY_FIFO, .has_device = d != NULL};
     struct atsi_session_params params = {.executor = &executor, .rescheduling = *rescheduling};
     *t = (struct text){.m = m, .logits = calloc((size_t)N_TEXT * m->plan.program.n_vocab, sizeof *t->logits)};
     assert_int_equal(atsi_dispatcher_create(&dispatching, &params.dispatcher, NULL), ATSI_OK);
-    if (d) choose_homes(&m->plan, params.dispatcher, random);
+    if (d) choose_homes(&m->plan, params.dispatcher, ring ? ATSI_TRAVELS_STAGED : ATSI_TRAVELS_PINNED, random);
     t->dispatcher = params.dispatcher;
     assert_int_equal(atsi_session_create(&params, &t->session, NULL), ATSI_OK);
 }
@@ -113,7 +115,7 @@ static void run_once(const float *expected, uint64_t seed, uint32_t *n_adopted) 
     test_model_build(&m);
     invent_times(&m.plan, &random);
     test_model_load(&m, d);
-    open_text(&t, &m, d, &rescheduling, &random);
+    open_text(&t, &m, d, NULL, &rescheduling, &random);
     run_loaded(&t, &random);
     *n_adopted += t.session->rescheduler.stats.n_adopted;
     size_t n_vocab = m.plan.program.n_vocab;
@@ -134,7 +136,7 @@ static void any_load_gives_the_same_bits(void **state) {
     uint32_t n_adopted = 0;
     struct atsi_rescheduler_params rescheduling = {0};
     test_model_build(&m);
-    open_text(&t, &m, NULL, &rescheduling, NULL);
+    open_text(&t, &m, NULL, NULL, &rescheduling, NULL);
     append(&t, 8);
     append(&t, 5);
     for (uint32_t i = 0; i < N_DECODE; i++) append(&t, 1);
@@ -169,7 +171,7 @@ static void streams_are_no_slower_than_moving_nothing(void **state) {
         test_model_build(&m);
         invent_times(&m.plan, &random);
         test_model_load(&m, d);
-        open_text(&t, &m, d, &rescheduling, &random);
+        open_text(&t, &m, d, NULL, &rescheduling, &random);
         append(&t, 8);
         append(&t, 1);
         assert_int_equal(atsi_assigner_create(t.session->executor, t.dispatcher, false, &assigner, NULL), ATSI_OK);
@@ -325,6 +327,16 @@ static enum atsi_status forbid_capture(struct atsi_stream *s, struct atsi_error 
     UNCOUNTED(real->capture_begin(s, err));
 }
 
+static enum atsi_status count_post_mark(struct atsi_stream *s, void *word, const int32_t *base, int32_t offset,
+                                        struct atsi_error *err) {
+    UNCOUNTED(real->post_mark(s, word, base, offset, err));
+}
+
+static enum atsi_status count_await_mark(struct atsi_stream *s, const void *word, const int32_t *base, int32_t offset,
+                                         struct atsi_error *err) {
+    UNCOUNTED(real->await_mark(s, word, base, offset, err));
+}
+
 static struct atsi_device_ops count_calls(struct atsi_device *d) {
     real = d->ops;
     struct atsi_device_ops ops = *d->ops;
@@ -334,6 +346,8 @@ static struct atsi_device_ops count_calls(struct atsi_device *d) {
     ops.event_record = count_event_record;
     ops.stream_wait = count_stream_wait;
     ops.graph_launch = count_graph_launch;
+    ops.post_mark = count_post_mark;
+    ops.await_mark = count_await_mark;
     ops.stream_sync = count_stream_sync;
     ops.event_elapsed_us = count_elapsed;
     ops.alloc = forbid_alloc;
@@ -362,7 +376,7 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
         test_model_build(&m);
         invent_times(&m.plan, &random);
         test_model_load(&m, d);
-        open_text(&t, &m, d, &rescheduling, &random);
+        open_text(&t, &m, d, NULL, &rescheduling, &random);
         append(&t, N_PROMPT - 5);
         append(&t, 1); // the first token waits for its assignment
         n_allocations = n_forbidden = 0;
@@ -382,6 +396,40 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
     }
 }
 
+// Chunks of a prompt whose weights go through the pinned ring.
+static void a_chunk_through_the_ring_allocates_nothing(void **state) {
+    (void)state;
+    struct test_model m;
+    struct text t;
+    struct atsi_device *d = test_open_sim(0);
+    uint64_t random = 7;
+    struct atsi_rescheduler_params rescheduling = {0};
+    struct atsi_pinned_ring_params params = {.device = d, .slot_bytes = 16 << 10, .n_slots = 4, .n_threads = 2};
+    struct atsi_pinned_ring *ring;
+    test_model_build(&m);
+    invent_times(&m.plan, &random);
+    test_model_load(&m, d);
+    for (uint32_t i = 0; i < m.plan.program.n_tensors; i++) m.mapped[i] = NULL;
+    assert_int_equal(atsi_pinned_ring_create(&params, &ring, NULL), ATSI_OK);
+    struct atsi_device_ops ops = count_calls(d);
+    d->ops = &ops;
+    open_text(&t, &m, d, ring, &rescheduling, &random);
+    append(&t, 8);
+    uint64_t sent_before = atsi_pinned_ring_figures(ring).sent_bytes;
+    n_allocations = n_forbidden = 0;
+    counting = true;
+    append(&t, 8);
+    append(&t, 8);
+    counting = false;
+    assert_true(atsi_pinned_ring_figures(ring).sent_bytes > sent_before);
+    if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
+    assert_int_equal(n_forbidden, 0);
+    close_text(&t);
+    atsi_pinned_ring_free(ring);
+    test_model_unload(&m, d);
+    atsi_plan_free(&m.plan);
+}
+
 static void the_counting_hook_counts(void **state) {
     (void)state;
     n_allocations = 0;
@@ -398,6 +446,7 @@ int main(void) {
         cmocka_unit_test(streams_are_no_slower_than_moving_nothing),
         cmocka_unit_test(the_counting_hook_counts),
         cmocka_unit_test(a_steady_round_allocates_nothing_and_never_waits_for_the_device),
+        cmocka_unit_test(a_chunk_through_the_ring_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
