@@ -43,6 +43,7 @@ static const struct rule rules[] = {
      {"<|im_start|>", "<|im_end|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>"},
      {NULL},
      true},
+    {"qwen1.5", {"<|im_start|>", "<|im_end|>", "system\nYou are a helpful assistant<|im_end|>"}, {NULL}, true},
     {"qwen2", {"<|im_start|>", "<|im_end|>", "system\nYou are a helpful assistant.<|im_end|>"}, {NULL}, true},
     {"qwen2", {"<|im_start|>", "<|im_end|>", "system\\nYou are a helpful assistant.<|im_end|>"}, {NULL}, true},
     {"chatml", {"<|im_start|>", "<|im_end|>", "You are Qwen, a helpful AI assistant that can interact"}, {NULL}, true},
@@ -97,4 +98,8 @@ const char *atsi_chat_format_detect(struct atsi_str chat_template) {
     for (size_t i = 0; i < COUNT(rules); i++)
         if (matches(&rules[i], chat_template)) return rules[i].format;
     return "";
+}
+
+bool atsi_chat_format_omits_prompt(const char *format, struct atsi_str chat_template) {
+    return !strcmp(format, "mistral-v7") && contains(chat_template, "default_system_message");
 }

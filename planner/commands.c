@@ -6,6 +6,7 @@
 
 #include "formats/plan_file.h"
 #include "planner/attach.h"
+#include "planner/chat_format.h"
 #include "planner/content.h"
 #include "planner/explain.h"
 #include "planner/html_report.h"
@@ -82,12 +83,16 @@ static enum atsi_status build_tokenizer(struct making *m, struct atsi_error *err
     return status;
 }
 
-// A format that is not known is found out here, not in the first conversation.
+// What a conversation will lack is told here, not in the first one.
 static void say_chat(const struct making *m) {
-    if (m->plan.chat_template && !m->plan.chat_format[0])
+    const struct atsi_plan *plan = &m->plan;
+    if (!plan->chat_template) return;
+    if (!plan->chat_format[0])
         atsi_say(m->console,
                  "note: the model's chat template is of a kind that is not known: the plan completes text, and "
                  "atsi-run --chat needs --chat-format NAME");
+    else if (atsi_chat_format_omits_prompt(plan->chat_format, atsi_str_of(plan->chat_template)))
+        atsi_say(m->console, "note: the chat template's own system prompt is left out; atsi-run --system gives one");
 }
 
 static enum atsi_status write_file(struct making *m, struct atsi_str tokenizer, struct atsi_error *err) {

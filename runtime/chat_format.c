@@ -39,6 +39,7 @@
 
 static const struct atsi_chat_format formats[] = {
     {.name = "chatml", CHATML, .reply = CHATML_REPLY},
+    {.name = "qwen1.5", CHATML, .reply = CHATML_REPLY, .default_system = "You are a helpful assistant"},
     {.name = "qwen2", CHATML, .reply = CHATML_REPLY, .default_system = "You are a helpful assistant."},
     {.name = "qwen2.5",
      CHATML,

@@ -127,6 +127,7 @@ QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 TEMPLATES = {
     "chatml": (CHATML, None, chatml()),
+    "qwen1.5": (CHATML, None, chatml(default="You are a helpful assistant").replace("\\n", "\n")),
     "qwen2": (CHATML, None, chatml(default="You are a helpful assistant.")),
     "qwen2.5": (CHATML, None, chatml(default=QWEN25)),
     "qwen3": (CHATML, None, chatml(thinks=True)),

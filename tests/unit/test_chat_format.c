@@ -23,6 +23,7 @@ static void formats_by_their_marks(void **state) {
         {"<|im_start|>assistant\\n' }}{{ '<think>\\n\\n</think>\\n\\n' }}<|im_end|>", "qwen3"},
         {"{{ '<|im_start|>assistant\\n<think>\\n' }}<|im_end|></think>", "qwen3-thinking"},
         {"<|im_start|>system\\nYou are a helpful assistant.<|im_end|>", "qwen2"},
+        {"<|im_start|>system\nYou are a helpful assistant<|im_end|>", "qwen1.5"},
         {"{% set date_string = '26 Jul 2024' %}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.1"},
         {"{{ strftime_now('%d %b %Y') }}<|start_header_id|>Cutting Knowledge Date<|eot_id|>", "llama3.2"},
         {"[gMASK]<sop><|user|>\nhi<|assistant|>\n<think>", "glm-z1"},
@@ -53,7 +54,6 @@ static void relatives_are_not_taken_for_it(void **state) {
         "{{ '<|im_start|>system\n' }}{{ \"You are a function calling AI model. \" }}<|im_end|>",
         // system prompts in ChatML: one string, in parts, by variable
         "{{ '<|im_start|>system\nYou are OpenCoder, created by OpenCoder Team.<|im_end|>\n' }}",
-        "{{ '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}", // Qwen 1.5 ends it without a full stop
         "{{- '<|im_start|>system\\n' }}{{- 'You are MiMo, an AI assistant.' }}<|im_end|>",
         "{% set system_message = 'You are a helpful assistant.' %}{{ '<|im_start|>system' + system_message "
         "}}<|im_end|>",
@@ -111,27 +111,30 @@ static unsigned n_lines(const char *text) {
     return n;
 }
 
-static void check_said(const char *chat_template, bool quiet, bool is_told, unsigned expected_lines) {
+static void check_said(const char *chat_template, bool quiet, const char *word, unsigned expected_lines) {
     char *said = said_while_planning(chat_template, quiet);
-    assert_int_equal(strstr(said, "--chat-format") != NULL, is_told);
+    if (word) assert_non_null(strstr(said, word));
     assert_int_equal(n_lines(said), expected_lines);
     free(said);
 }
 
-static void a_template_that_is_not_known_is_told_of(void **state) {
+static void what_a_chat_will_lack_is_told(void **state) {
     (void)state;
     static const char unknown[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
-    check_said(unknown, false, true, 2); // the line, and that the plan is written
-    check_said(unknown, true, false, 0);
-    check_said("{{'<|im_start|>' + m.role}}...<|im_end|>", false, false, 1);
-    check_said(NULL, false, false, 1);
+    static const char mistral[] = "{% set default_system_message = 'You are M.' %}"
+                                  "[SYSTEM_PROMPT]{{ s }}[/SYSTEM_PROMPT][INST]{{ m.content }}[/INST]";
+    check_said(unknown, false, "--chat-format", 2); // the line, and that the plan is written
+    check_said(unknown, true, NULL, 0);
+    check_said(mistral, false, "--system", 2);
+    check_said("{{'<|im_start|>' + m.role}}...<|im_end|>", false, NULL, 1);
+    check_said(NULL, false, NULL, 1);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_by_their_marks),
         cmocka_unit_test(relatives_are_not_taken_for_it),
-        cmocka_unit_test(a_template_that_is_not_known_is_told_of),
+        cmocka_unit_test(what_a_chat_will_lack_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
