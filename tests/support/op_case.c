@@ -138,6 +138,16 @@ void op_case_make_resident(struct op_case *c, uint32_t n_experts, float share, s
     free(ids);
 }
 
+void op_case_drop_resident(struct op_case *c, int32_t tensor) {
+    size_t bytes = (size_t)(c->program.tensors[tensor].size_bytes / c->n_resident_slots);
+    for (uint32_t e = 0; e < c->n_resident_slots; e++)
+        if (c->resident_slots[e] >= 0)
+            memcpy((uint8_t *)c->tensors[tensor] + e * bytes,
+                   (uint8_t *)c->resident[tensor] + (size_t)c->resident_slots[e] * bytes, bytes);
+    free(c->resident[tensor]);
+    c->resident[tensor] = NULL;
+}
+
 void op_case_count_chosen(struct op_case *c, uint32_t n_used) {
     c->n_chosen = c->n_tokens * n_used;
     c->chosen = zeroed(c->n_chosen * sizeof *c->chosen);

@@ -54,6 +54,8 @@ int32_t op_case_state(struct op_case *c, enum atsi_state_kind kind, uint32_t n_h
 // Makes a random subset of n_experts resident, `share` of them but one at least: copies them into blocks of their own, in random order,
 // and fills their places in the tensors of all EXPERTS ops with garbage.
 void op_case_make_resident(struct op_case *c, uint32_t n_experts, float share, struct test_random *r);
+// The tensor's block of resident experts goes, its experts stand in the tensor again; the slots stay as they are.
+void op_case_drop_resident(struct op_case *c, int32_t tensor);
 // Gives the case's only router a second place for its ids, `chosen`.
 void op_case_count_chosen(struct op_case *c, uint32_t n_used);
 // Appends an op with every operand absent, to be filled in.
