@@ -191,7 +191,7 @@ static bool has_experts(const struct atsi_program *p) {
 
 static enum atsi_status open_routing(struct run *r, struct atsi_error *err) {
     const struct atsi_plan *plan = &r->model.plan;
-    if (!r->o->stats && !r->o->routing_path) return ATSI_OK;
+    if (!r->o->stats && !r->o->routing_path && r->weights.experts.n_routers == 0) return ATSI_OK;
     if (has_experts(&plan->program))
         return atsi_routing_create(&plan->program, plan->limits.chunk, r->device, &r->routing, err);
     if (r->o->routing_path)
@@ -232,15 +232,17 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                                  .no_split_rows = r->o->no_split_rows || r->o->no_async,
                                                  .staged_slowdown =
                                                      atsi_pinned_ring_slowdown(r->weights.ring, &r->model.plan)};
-    struct atsi_session_params session = {.executor = &params,
-                                          .rescheduling = {.epsilon = r->o->reschedule_threshold,
-                                                           .tau = r->o->reschedule_interval,
-                                                           .never = r->o->no_reschedule,
-                                                           .in_turn = r->o->reschedule_in_turn,
-                                                           .log = r->decisions,
-                                                           .experts = &r->weights.experts},
-                                          .chunk = r->o->chunk,
-                                          .stop = &interrupted};
+    struct atsi_session_params session = {
+        .executor = &params,
+        .rescheduling = {.epsilon = r->o->reschedule_threshold,
+                         .tau = r->o->reschedule_interval,
+                         .never = r->o->no_reschedule,
+                         .in_turn = r->o->reschedule_in_turn,
+                         .log = r->decisions,
+                         .experts = &r->weights.experts},
+        .exchange = {.weights = &r->weights, .routing = r->routing, .never = r->o->no_exchange},
+        .chunk = r->o->chunk,
+        .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
     ATSI_TRY(atsi_session_create(&session, &r->session, err));
     follow_reserve(r);

@@ -26,7 +26,8 @@ const char *atsi_run_usage(void) {
            "            --reschedule-in-turn: between rounds, not beside them; --decisions FILE: a row for each\n"
            "ablation    --no-async: no copy and no processor works beside another, --no-split-rows: no unit is "
            "shared,\n"
-           "            --no-reschedule: the first assignment stays, as the plan's times have it\n"
+           "            --no-reschedule: the first assignment stays, as the plan's times have it,\n"
+           "            --no-exchange: the experts that a plan has on the GPU one by one stay the same\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -96,6 +97,7 @@ static const struct option options[] = {
     {"--no-async", FLAG, AT(no_async), 0, 0},
     {"--no-split-rows", FLAG, AT(no_split_rows), 0, 0},
     {"--no-reschedule", FLAG, AT(no_reschedule), 0, 0},
+    {"--no-exchange", FLAG, AT(no_exchange), 0, 0},
     {"--reschedule-in-turn", FLAG, AT(reschedule_in_turn), 0, 0},
     {"--reschedule-threshold", REAL, AT(reschedule_threshold), 0.01, 1000},
     {"--reschedule-interval", REAL, AT(reschedule_interval), 1, 1e6},

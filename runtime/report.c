@@ -168,5 +168,6 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
     report_ring(f, weights->ring);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
+    if (session->exchange) atsi_exchange_report(f, session->exchange);
     report_rounds(f, session, &times->result);
 }

@@ -15,6 +15,14 @@ static uint32_t count_token_ids(const struct atsi_program *p) {
     return n;
 }
 
+static enum atsi_status open_exchange(struct atsi_session *s, const struct atsi_exchange_params *params,
+                                      struct atsi_error *err) {
+    struct atsi_exchange_params p = *params;
+    p.executor = s->executor;
+    if (!p.weights || p.weights->experts.n_routers == 0) return ATSI_OK;
+    return atsi_exchange_create(&p, &s->exchange, err);
+}
+
 static enum atsi_status open_session(struct atsi_session *s, const struct atsi_session_params *params,
                                      struct atsi_error *err) {
     struct atsi_executor_params p = *params->executor;
@@ -30,6 +38,7 @@ static enum atsi_status open_session(struct atsi_session *s, const struct atsi_s
     if (!s->last_logits || !s->output_rows)
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     ATSI_TRY(atsi_executor_create(&p, &s->executor, err));
+    ATSI_TRY(open_exchange(s, &params->exchange, err));
     return atsi_rescheduler_open(&s->rescheduler, s->executor, s->dispatcher, p.trace, &params->rescheduling, err);
 }
 
@@ -82,6 +91,7 @@ enum atsi_status atsi_session_idle(struct atsi_session *s, struct atsi_error *er
 void atsi_session_free(struct atsi_session *s) {
     if (!s) return;
     atsi_rescheduler_close(&s->rescheduler);
+    atsi_exchange_free(s->exchange);
     atsi_executor_free(s->executor);
     atsi_dispatcher_free(s->dispatcher);
     free(s->last_logits);
@@ -120,7 +130,9 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
     double started_us = atsi_clock_us();
     ATSI_TRY(atsi_executor_round(s->executor, r, err));
     s->n_past += r->n_tokens;
-    atsi_rescheduler_after_round(&s->rescheduler, r->n_tokens, atsi_clock_us() - started_us);
+    double round_us = atsi_clock_us() - started_us;
+    atsi_rescheduler_after_round(&s->rescheduler, r->n_tokens, round_us);
+    atsi_exchange_after_round(s->exchange, r->n_tokens, round_us);
     return ATSI_OK;
 }
 
@@ -144,6 +156,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         ATSI_TRY(follow_reserve(s, err));
         ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
+        ATSI_TRY(atsi_exchange_before_round(s->exchange, n_round, err));
         if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "runtime/dispatcher.h"
+#include "runtime/exchange.h"
 #include "runtime/executor.h"
 #include "runtime/rescheduler.h"
 #include "runtime/reserve.h"
@@ -14,6 +15,7 @@ struct atsi_session {
     struct atsi_dispatcher *dispatcher;
     struct atsi_reserve *reserve; // looked at between rounds; NULL: the units' homes never change
     struct atsi_rescheduler rescheduler;
+    struct atsi_exchange *exchange; // NULL: no experts are resident one by one
     const struct atsi_plan *plan;
     uint32_t n_ctx;
     uint32_t chunk;                    // tokens of a round, at most the plan's
@@ -28,7 +30,9 @@ struct atsi_session_params {
     const struct atsi_executor_params *executor; // n_ctx 0: the plan's; above it: ATSI_BAD_INPUT
     struct atsi_dispatcher *dispatcher;          // taken over: freed with the session, or when it cannot be created
     struct atsi_rescheduler_params rescheduling;
-    uint32_t chunk;                    // 0: the plan's; a larger one than the plan's is cut to it
+    struct atsi_exchange_params
+        exchange;   // but for the executor; weights NULL, or without such experts: nothing is exchanged
+    uint32_t chunk; // 0: the plan's; a larger one than the plan's is cut to it
     const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
 };
 enum atsi_status atsi_session_create(const struct atsi_session_params *params, struct atsi_session **out,

@@ -1,0 +1,246 @@
+#include "runtime/exchange.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/wants.h"
+
+static const double default_part = 0.02, default_sigmas = 2;
+static const double unplanned_bytes_per_us = 1e4; // of the link, where the plan has no times
+static const double noticeable_hits = 0.02;
+
+enum {
+    PRICING_ROUNDS = 16, // of one token, between two looks at whether rounds should take another time
+    MOST_EACH = 8        // exchanges of a router between two rounds, on average
+};
+
+// Of one router, beside weights->experts.routers.
+struct exchanged_router {
+    struct atsi_wants wants;
+    uint32_t i_router;  // as the routing counts
+    double planned;     // hit rate
+    double priced;      // hit rate that rounds at work are priced for
+    double exchange_us; // of one expert, by the plan
+    bool changed;       // its device table is not that of the host
+};
+
+struct atsi_exchange {
+    struct atsi_exchange_params params;
+    struct atsi_experts *experts;
+    struct exchanged_router *routers; // [experts->n_routers]
+    uint32_t next;                    // router to be looked at
+    double credit_us;                 // that exchanges may take
+    double dearest_us;
+    struct atsi_resident_experts *residents; // [n_units] for pricing
+    uint32_t n_rounds, n_exchanged;
+    uint64_t exchanged_bytes;
+};
+
+static const struct atsi_plan *plan_of(const struct atsi_exchange *x) { return &x->params.weights->model->plan; }
+
+// Calls `next` with the units behind a router, one by one: *unit from 0, false at the end.
+static bool next_unit(const struct atsi_exchange *x, uint32_t i, uint32_t *cursor, uint32_t *unit) {
+    for (; *cursor < plan_of(x)->program.n_units; (*cursor)++) {
+        if (!atsi_router_experts_has(plan_of(x), &x->experts->routers[i], *cursor)) continue;
+        *unit = (*cursor)++;
+        return true;
+    }
+    return false;
+}
+
+// ---- opening ------------------------------------------------------------------------------------------------------
+
+static uint32_t router_index(const struct atsi_program *p, uint32_t i_unit) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->units[i_unit].first_op; i++) n += p->ops[i].kind == ATSI_OP_ROUTER;
+    return n;
+}
+
+// A token's experts take transfer_us over the link, all n_used of them.
+static double exchange_us(const struct atsi_exchange *x, uint32_t i) {
+    const struct atsi_plan *plan = plan_of(x);
+    uint32_t cursor = 0, u;
+    double us = 0;
+    while (next_unit(x, i, &cursor, &u))
+        us += plan->decode_times ? plan->decode_times[u].transfer_us / x->experts->routers[i].n_used
+                                 : (double)atsi_expert_bytes(&plan->program, u) / unplanned_bytes_per_us;
+    return us;
+}
+
+static enum atsi_status open_router(struct atsi_exchange *x, uint32_t i, struct atsi_error *err) {
+    const struct atsi_router_experts *e = &x->experts->routers[i];
+    struct exchanged_router *r = &x->routers[i];
+    *r = (struct exchanged_router){.i_router = router_index(&plan_of(x)->program, e->unit),
+                                   .planned = e->hit_rate,
+                                   .priced = e->hit_rate,
+                                   .exchange_us = exchange_us(x, i)};
+    x->dearest_us = fmax(x->dearest_us, r->exchange_us);
+    return atsi_wants_start(&r->wants, e->n_experts, e->n_used, e->slots, e->hit_rate, err);
+}
+
+enum atsi_status atsi_exchange_create(const struct atsi_exchange_params *params, struct atsi_exchange **out,
+                                      struct atsi_error *err) {
+    struct atsi_exchange *x = calloc(1, sizeof *x);
+    *out = NULL;
+    if (!x) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    *x = (struct atsi_exchange){.params = *params, .experts = &params->weights->experts};
+    if (x->params.part == 0) x->params.part = default_part;
+    if (x->params.sigmas == 0) x->params.sigmas = default_sigmas;
+    x->routers = calloc(x->experts->n_routers + 1, sizeof *x->routers);
+    x->residents = calloc(plan_of(x)->program.n_units, sizeof *x->residents);
+    enum atsi_status status =
+        x->routers && x->residents ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    for (uint32_t i = 0; status == ATSI_OK && i < x->experts->n_routers; i++) status = open_router(x, i, err);
+    if (status == ATSI_OK)
+        *out = x;
+    else
+        atsi_exchange_free(x);
+    return status;
+}
+
+void atsi_exchange_free(struct atsi_exchange *x) {
+    if (!x) return;
+    for (uint32_t i = 0; x->routers && i < x->experts->n_routers; i++) atsi_wants_free(&x->routers[i].wants);
+    free(x->routers);
+    free(x->residents);
+    free(x);
+}
+
+// ---- exchanging ---------------------------------------------------------------------------------------------------
+
+static int32_t expert_tensor(const struct atsi_exchange *x, uint32_t u) {
+    return atsi_unit_experts_op(&plan_of(x)->program, &plan_of(x)->program.units[u])->tensor[0];
+}
+
+// The copies do not stop anybody: everything is pinned.
+static bool can_exchange(const struct atsi_exchange *x, uint32_t i) {
+    uint32_t cursor = 0, u;
+    if (!x->experts->routers[i].are_there || !x->experts->tables_are_pinned) return false;
+    while (next_unit(x, i, &cursor, &u))
+        if (!x->params.weights->mapped[expert_tensor(x, u)]) return false;
+    return true;
+}
+
+static enum atsi_status bring(struct atsi_exchange *x, uint32_t i, uint32_t expert, uint32_t place,
+                              struct atsi_error *err) {
+    struct atsi_router_experts *e = &x->experts->routers[i];
+    uint32_t cursor = 0, u;
+    while (next_unit(x, i, &cursor, &u)) {
+        uint64_t bytes = atsi_expert_bytes(&plan_of(x)->program, u);
+        const char *host = (const char *)x->params.weights->host[expert_tensor(x, u)] + expert * bytes;
+        char *dev = (char *)(uintptr_t)x->experts->refs[ATSI_GPU][u].data + place * bytes;
+        ATSI_TRY(atsi_executor_copy(x->params.executor, dev, host, bytes, err));
+        x->exchanged_bytes += bytes;
+    }
+    e->slots[e->ids[place]] = -1;
+    e->slots[expert] = (int32_t)place;
+    e->ids[place] = (uint16_t)expert;
+    x->routers[i].changed = true;
+    x->n_exchanged++;
+    return ATSI_OK;
+}
+
+// A table is copied once it is as it will be in the coming round.
+static enum atsi_status copy_tables(struct atsi_exchange *x, struct atsi_error *err) {
+    for (uint32_t i = 0; i < x->experts->n_routers; i++) {
+        const struct atsi_router_experts *e = &x->experts->routers[i];
+        if (!x->routers[i].changed) continue;
+        void *table = (void *)(uintptr_t)x->experts->refs[ATSI_GPU][e->unit].slots;
+        ATSI_TRY(atsi_executor_copy(x->params.executor, table, e->slots, e->n_experts * sizeof *e->slots, err));
+        x->routers[i].changed = false;
+    }
+    return ATSI_OK;
+}
+
+// Routers have their turn, one expert each, until nothing more is wanted or paid for.
+static enum atsi_status exchange(struct atsi_exchange *x, struct atsi_error *err) {
+    uint32_t n = x->experts->n_routers, expert, place;
+    for (uint32_t n_idle = 0, n_looks = 0; n_idle < n && n_looks < n * MOST_EACH; x->next = (x->next + 1) % n) {
+        const struct exchanged_router *r = &x->routers[x->next];
+        if (x->credit_us < r->exchange_us) break;
+        n_idle++;
+        n_looks++;
+        if (!can_exchange(x, x->next)) continue;
+        if (!atsi_wants_exchange(&r->wants, x->experts->routers[x->next].slots, x->params.sigmas, &expert, &place))
+            continue;
+        ATSI_TRY(bring(x, x->next, expert, place, err));
+        x->credit_us -= r->exchange_us;
+        n_idle = 0;
+    }
+    return copy_tables(x, err);
+}
+
+enum atsi_status atsi_exchange_before_round(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err) {
+    if (!x || x->params.never || n_tokens > 1) return ATSI_OK;
+    const struct atsi_weights *w = x->params.weights;
+    // What is coming back piece by piece must not change meanwhile.
+    if (w->filled_bytes > w->resident.end_bytes[w->n_resident]) return ATSI_OK;
+    return exchange(x, err);
+}
+
+// ---- counting -----------------------------------------------------------------------------------------------------
+
+static void count_router(struct atsi_exchange *x, uint32_t i, uint32_t n_tokens) {
+    struct exchanged_router *r = &x->routers[i];
+    const int32_t *ids = atsi_routing_chosen(x->params.routing, r->i_router);
+    for (uint32_t t = 0; t < n_tokens; t++)
+        atsi_wants_note(&r->wants, ids + (uint64_t)t * r->wants.n_used, x->experts->routers[i].slots);
+    x->experts->routers[i].hit_rate = (float)atsi_wants_hit_rate(&r->wants);
+}
+
+// Rounds at work take another time when more or fewer hits are to be expected: so that the recorder does not take that for another speed
+// of the link.
+static void price_again(struct atsi_exchange *x) {
+    bool noticeable = false;
+    for (uint32_t i = 0; i < x->experts->n_routers; i++)
+        noticeable |= fabs(x->experts->routers[i].hit_rate - x->routers[i].priced) > noticeable_hits;
+    if (!noticeable) return;
+    for (uint32_t i = 0; i < x->experts->n_routers; i++) x->routers[i].priced = x->experts->routers[i].hit_rate;
+    atsi_experts_describe(x->experts, x->residents);
+    atsi_executor_reprice(x->params.executor, x->residents);
+}
+
+// What is not used of a prompt's time may be used at once behind it: the text has changed most there.
+static void pay(struct atsi_exchange *x, uint32_t n_tokens, double round_us) {
+    double us = x->params.part * round_us;
+    x->credit_us += us;
+    if (n_tokens == 1) x->credit_us = fmin(x->credit_us, fmax(us, x->dearest_us));
+}
+
+void atsi_exchange_after_round(struct atsi_exchange *x, uint32_t n_tokens, double round_us) {
+    if (!x) return;
+    for (uint32_t i = 0; i < x->experts->n_routers; i++) count_router(x, i, n_tokens);
+    pay(x, n_tokens, round_us);
+    if (n_tokens == 1 && ++x->n_rounds % PRICING_ROUNDS == 0) price_again(x);
+}
+
+// ---- telling ------------------------------------------------------------------------------------------------------
+
+struct atsi_exchange_figures atsi_exchange_figures(const struct atsi_exchange *x) {
+    struct atsi_exchange_figures f = {.n_exchanged = x->n_exchanged, .exchanged_bytes = x->exchanged_bytes};
+    double n_hits = 0, n_chosen = 0;
+    uint32_t n = x->experts->n_routers, u;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct atsi_router_experts *e = &x->experts->routers[i];
+        f.n_resident += e->are_there ? e->n : 0;
+        f.n_experts += e->n_experts;
+        f.expected += x->routers[i].planned / n;
+        f.hit_rate_lately += atsi_wants_hit_rate(&x->routers[i].wants) / n;
+        n_hits += (double)x->routers[i].wants.n_hits;
+        n_chosen += (double)x->routers[i].wants.n_chosen;
+        for (uint32_t cursor = 0; e->are_there && next_unit(x, i, &cursor, &u);)
+            f.resident_bytes += atsi_router_experts_block_bytes(plan_of(x), e, u);
+    }
+    f.hit_rate = n_chosen > 0 ? n_hits / n_chosen : 0;
+    return f;
+}
+
+void atsi_exchange_report(FILE *f, const struct atsi_exchange *x) {
+    struct atsi_exchange_figures s = atsi_exchange_figures(x);
+    fprintf(
+        f,
+        "resident %u of %u experts one by one, %.1f MiB; of those chosen %.1f %% were among them, %.1f %% lately, %.1f "
+        "%% were expected; %u exchanged, %.1f MiB\n",
+        s.n_resident, s.n_experts, (double)s.resident_bytes / 0x1p20, 100 * s.hit_rate, 100 * s.hit_rate_lately,
+        100 * s.expected, s.n_exchanged, (double)s.exchanged_bytes / 0x1p20);
+}

@@ -1,0 +1,123 @@
+// What is wanted of a router's experts: hit rates and counts against sums over the whole history, and when an exchange pays.
+#include <math.h>
+#include <string.h>
+
+#include "runtime/wants.h"
+#include "tests/support/check.h"
+#include "tests/support/random.h"
+
+enum {
+    N = 16,
+    USED = 3,
+    N_TOKENS = 3000
+};
+
+static const int32_t first_four[N] = {0, 1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+
+static void start(struct atsi_wants *w, const int32_t *slots, double hit_rate) {
+    struct atsi_error err = {0};
+    check_ok(atsi_wants_start(w, N, USED, slots, hit_rate, &err), err);
+}
+
+// Three different experts, those of low numbers more often.
+static void draw(uint64_t *random, int32_t *ids) {
+    for (uint32_t i = 0; i < USED;) {
+        double x = test_uniform(random);
+        ids[i] = (int32_t)(x * x * N);
+        bool again = false;
+        for (uint32_t k = 0; k < i; k++) again |= ids[k] == ids[i];
+        i += !again;
+    }
+}
+
+static void older_choices_count_less(void **state) {
+    (void)state;
+    static int32_t ids[N_TOKENS][USED];
+    struct atsi_wants w;
+    uint64_t random = 5;
+    uint32_t n_hits = 0;
+    start(&w, first_four, 0.5);
+    for (int t = 0; t < N_TOKENS; t++) {
+        draw(&random, ids[t]);
+        atsi_wants_note(&w, ids[t], first_four);
+    }
+    double keeps = 1 / (1 + 1.0 / ATSI_WANTS_TOKENS), prior = pow(keeps, N_TOKENS) * ATSI_WANTS_PRIOR * USED,
+           hits = prior / 2, chosen = prior, wanted[N];
+    for (int e = 0; e < N; e++) wanted[e] = e < 4 ? prior / 2 / 4 : prior / 2 / (N - 4);
+    for (int t = 0; t < N_TOKENS; t++)
+        for (int i = 0; i < USED; i++) {
+            double weight = pow(keeps, N_TOKENS - 1 - t);
+            wanted[ids[t][i]] += weight;
+            chosen += weight;
+            hits += ids[t][i] < 4 ? weight : 0;
+            n_hits += ids[t][i] < 4;
+        }
+    assert_true(fabs(atsi_wants_hit_rate(&w) - hits / chosen) < 1e-9);
+    for (int e = 0; e < N; e++) assert_true(fabs(w.counts[e] / w.weight - wanted[e]) < 1e-6 * (1 + wanted[e]));
+    assert_true(w.n_chosen == (uint64_t)N_TOKENS * USED && w.n_hits == n_hits);
+    atsi_wants_free(&w);
+}
+
+// Weights start again long before they overflow, and nobody notices.
+static void texts_may_be_long(void **state) {
+    (void)state;
+    struct atsi_wants w;
+    uint32_t expert, place;
+    static const int32_t chosen[USED] = {0, 5, 1};
+    start(&w, first_four, 0.5);
+    for (int t = 0; t < 200000; t++) atsi_wants_note(&w, chosen, first_four);
+    assert_true(isfinite(w.weight) && fabs(atsi_wants_hit_rate(&w) - 2.0 / 3) < 1e-9);
+    assert_true(fabs(w.counts[5] / w.weight - (ATSI_WANTS_TOKENS + 1)) < 1e-3);
+    assert_true(atsi_wants_exchange(&w, first_four, 2, &expert, &place));
+    assert_true(expert == 5 && (place == 2 || place == 3));
+    atsi_wants_free(&w);
+}
+
+// Of experts that are all wanted alike hardly any are exchanged; those that become hot all are, once.
+static void luck_is_no_reason(void **state) {
+    (void)state;
+    struct atsi_wants w;
+    int32_t slots[N], ids[USED];
+    uint64_t random = 9;
+    uint32_t n_even = 0, expert, place;
+    memcpy(slots, first_four, sizeof slots);
+    start(&w, slots, 4.0 / N);
+    for (int t = 0; t < 2000; t++) {
+        for (int i = 0; i < USED; i++) ids[i] = (int32_t)((test_below(&random, N / USED) * USED + (uint64_t)i) % N);
+        atsi_wants_note(&w, ids, slots);
+        n_even += t % 16 == 0 && atsi_wants_exchange(&w, slots, 3, &expert, &place);
+    }
+    assert_true(n_even < 2000 / 16 / 5);
+    for (int t = 0; t < 1000; t++) {
+        for (int i = 0; i < USED; i++) ids[i] = 10 + i;
+        atsi_wants_note(&w, ids, slots);
+        if (!atsi_wants_exchange(&w, slots, 3, &expert, &place)) continue;
+        for (int e = 0; e < N; e++)
+            if (slots[e] == (int32_t)place) slots[e] = -1;
+        slots[expert] = (int32_t)place;
+    }
+    assert_true(slots[10] >= 0 && slots[11] >= 0 && slots[12] >= 0);
+    assert_true(atsi_wants_hit_rate(&w) > 0.9);
+    atsi_wants_free(&w);
+}
+
+static void all_or_nothing_resident_is_no_choice(void **state) {
+    (void)state;
+    struct atsi_wants w;
+    int32_t all[N];
+    uint32_t expert, place;
+    for (int e = 0; e < N; e++) all[e] = e;
+    start(&w, all, 1);
+    assert_false(atsi_wants_exchange(&w, all, -1e9, &expert, &place));
+    atsi_wants_free(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(older_choices_count_less),
+        cmocka_unit_test(texts_may_be_long),
+        cmocka_unit_test(luck_is_no_reason),
+        cmocka_unit_test(all_or_nothing_resident_is_no_choice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
