@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "planner/cost.h"
+#include "runtime/schedule/hits.h"
 
 static enum atsi_status no_memory(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "out of memory while ranking experts");
@@ -32,8 +33,10 @@ static bool measure_router(const struct atsi_program *p, uint32_t i_unit, const 
     const struct atsi_op *op = router_op(p, &p->units[i_unit]);
     if (!op) return false;
     uint32_t n_experts = op->u.router.n_experts;
-    *r = (struct atsi_expert_router){
-        .unit = i_unit, .n_experts = n_experts, .table_bytes = atsi_aligned(n_experts * sizeof(int32_t))};
+    *r = (struct atsi_expert_router){.unit = i_unit,
+                                     .n_experts = n_experts,
+                                     .n_used = op->u.router.n_used,
+                                     .table_bytes = atsi_aligned(n_experts * sizeof(int32_t))};
     for (uint32_t u = i_unit + 1; u < p->n_units; u++) {
         if (p->units[u].router_unit != (int32_t)i_unit) continue;
         const struct atsi_tensor *t = expert_weights(p, u, held);
@@ -87,7 +90,8 @@ static enum atsi_status rank_router(struct atsi_expert_router *r, const struct a
     int32_t layer = p->units[r->unit].layer;
     r->ids = calloc(r->n_experts, sizeof *r->ids);
     r->shares = calloc(r->n_experts, sizeof *r->shares);
-    if (!r->ids || !r->shares) return no_memory(err);
+    r->saved_us = calloc(r->n_experts + 1, sizeof *r->saved_us);
+    if (!r->ids || !r->shares || !r->saved_us) return no_memory(err);
     if (!stats) {
         rank_by_prior(r);
         return ATSI_OK;
@@ -108,21 +112,21 @@ enum atsi_status atsi_hot_experts_rank(const struct atsi_plan *plan, const struc
         struct atsi_expert_router *r = &out->routers[out->n_routers];
         if (!measure_router(p, u, held, r)) continue;
         out->n_routers++; // counted first, so that what it holds is freed
-        out->n_experts += r->n_experts;
         ATSI_TRY(rank_router(r, p, stats, err));
     }
-    out->experts = calloc(out->n_experts + 1, sizeof *out->experts);
-    return out->experts ? ATSI_OK : no_memory(err);
+    return ATSI_OK;
 }
 
 void atsi_hot_experts_free(struct atsi_hot_experts *h) {
     for (uint32_t i = 0; i < h->n_routers; i++) {
         free(h->routers[i].ids);
         free(h->routers[i].shares);
+        free(h->routers[i].saved_us);
     }
     free(h->routers);
     free(h->n_resident);
-    free(h->experts);
+    free(h->best_us);
+    free(h->taken);
     memset(h, 0, sizeof *h);
 }
 
@@ -134,83 +138,178 @@ bool atsi_hot_experts_has(const struct atsi_hot_experts *h, const struct atsi_pl
 
 // ---- what they are worth ------------------------------------------------------------------------------------------
 
-// What the CPU's side of all operations behind a router takes beyond the GPU's.
-struct savings {
-    double decode_us, prefill_us;
+// Of all operations behind a router.
+struct router_times {
+    struct atsi_slot_times slots;       // a token, CPU and link each beside the other
+    double handover_us;                 // from one side to the other
+    double cpu_us, streamed_us, gpu_us; // a chunk
 };
 
-static struct savings savings_of(const struct atsi_plan *plan, uint32_t router_unit, bool streamed) {
-    struct savings s = {0, 0};
+static struct router_times times_of(const struct atsi_plan *plan, uint32_t router_unit) {
+    struct router_times t = {0};
+    const struct atsi_contention *c = &plan->contention;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         if (plan->program.units[u].router_unit != (int32_t)router_unit) continue;
-        double decode_us = streamed ? atsi_streamed_us(plan, u, ATSI_DECODE) : plan->decode_times[u].cpu_us;
-        s.decode_us += decode_us - plan->decode_times[u].gpu_us;
-        if (streamed) s.prefill_us += atsi_streamed_us(plan, u, ATSI_PREFILL) - plan->prefill_times[u].gpu_us;
+        const struct atsi_unit_times *d = &plan->decode_times[u], *p = &plan->prefill_times[u];
+        t.slots.cpu_us += d->cpu_us * c->cpu_beside_link;
+        t.slots.gpu_us += d->gpu_us;
+        t.slots.link_us += d->transfer_us * c->link_in_place;
+        t.handover_us = fmax(t.handover_us, d->switch_us);
+        t.cpu_us += p->cpu_us;
+        t.streamed_us += atsi_streamed_us(plan, u, ATSI_PREFILL);
+        t.gpu_us += p->gpu_us;
     }
-    return s;
+    return t;
 }
 
-static int compare_value(const void *a, const void *b) {
-    const struct atsi_single_expert *x = a, *y = b;
-    if (x->value_per_byte != y->value_per_byte)
-        return (x->value_per_byte < y->value_per_byte) - (x->value_per_byte > y->value_per_byte);
-    if (x->rank != y->rank) return (x->rank > y->rank) - (x->rank < y->rank); // of equals, as many of every router
-    return (x->router > y->router) - (x->router < y->router);
+static double decode_us_of(const struct router_times *t, uint32_t n_used, double hit_rate) {
+    uint32_t k = atsi_best_slots(&t->slots, n_used, hit_rate);
+    return atsi_slots_us(&t->slots, k, n_used, hit_rate) + (k < n_used ? t->handover_us : 0);
 }
 
-static uint64_t bytes_of(const struct atsi_hot_experts *h, const struct atsi_single_expert *e) {
-    const struct atsi_expert_router *r = &h->routers[e->router];
-    return r->expert_bytes + (e->rank == 0 ? r->table_bytes : 0);
-}
-
-// A block ends at its part of the value or of the bytes, so that neither the hottest nor the coldest are in one too coarse.
-static void make_blocks(struct atsi_hot_experts *h) {
-    const uint32_t n_parts = ATSI_EXPERT_BLOCKS_MAX / 2 - 1; // by value and by bytes
-    double value_us = 0;
-    uint64_t bytes = 0;
-    bool begins = true;
-    for (uint32_t i = 0; i < h->n_experts && h->experts[i].value_us > 0; i++) {
-        value_us += h->experts[i].value_us;
-        bytes += bytes_of(h, &h->experts[i]);
+static void price_router(struct atsi_expert_router *r, const struct atsi_plan *plan, const struct atsi_objective *o,
+                         bool streamed) {
+    struct router_times t = times_of(plan, r->unit);
+    double hit_rate = 0, none_us = decode_us_of(&t, r->n_used, 0), chunk_us = streamed ? t.streamed_us - t.gpu_us : 0;
+    r->saved_us[0] = 0;
+    for (uint32_t n = 1; n < r->n_experts; n++) {
+        hit_rate = fmin(1, hit_rate + r->shares[n - 1]);
+        r->saved_us[n] =
+            atsi_objective_us(o, plan, none_us - decode_us_of(&t, r->n_used, hit_rate), chunk_us * n / r->n_experts);
     }
-    h->n_blocks = 0;
-    for (uint32_t i = 0; i < h->n_experts && h->experts[i].value_us > 0; i++) {
-        if (begins) h->blocks[h->n_blocks++] = (struct atsi_expert_block){0};
-        struct atsi_expert_block *b = &h->blocks[h->n_blocks - 1];
-        b->size_bytes += bytes_of(h, &h->experts[i]);
-        b->value_us += h->experts[i].value_us;
-        begins = b->value_us * n_parts >= value_us || b->size_bytes * n_parts >= bytes;
-    }
+    r->saved_us[r->n_experts] =
+        atsi_objective_us(o, plan, none_us - t.slots.gpu_us, (streamed ? t.streamed_us : t.cpu_us) - t.gpu_us);
 }
 
 void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *plan,
                             const struct atsi_objective *objective, bool streamed) {
-    struct atsi_single_expert *e = h->experts;
-    for (uint32_t i = 0; i < h->n_routers; i++) {
-        const struct atsi_expert_router *r = &h->routers[i];
-        struct savings s = savings_of(plan, r->unit, streamed);
-        for (uint32_t rank = 0; rank < r->n_experts; rank++) {
-            double value_us =
-                atsi_objective_us(objective, plan, s.decode_us * r->shares[rank], s.prefill_us / r->n_experts);
-            *e++ = (struct atsi_single_expert){i, rank, value_us, value_us / (double)r->expert_bytes};
-        }
+    for (uint32_t i = 0; i < h->n_routers; i++) price_router(&h->routers[i], plan, objective, streamed);
+}
+
+// ---- how many of each ---------------------------------------------------------------------------------------------
+
+static uint64_t bytes_of(const struct atsi_expert_router *r, uint32_t n) {
+    return n ? r->table_bytes + n * r->expert_bytes : 0;
+}
+
+static uint32_t granules_of(const struct atsi_hot_experts *h, uint64_t bytes) {
+    return (uint32_t)((bytes + h->granule_bytes - 1) / h->granule_bytes);
+}
+
+// One router more: from the best without it to the best with it, and how many of its experts that takes.
+static void add_router(const struct atsi_hot_experts *h, const struct atsi_expert_router *r, const double *without,
+                       double *with, uint16_t *taken) {
+    memcpy(with, without, (h->n_granules + 1) * sizeof *with);
+    memset(taken, 0, (h->n_granules + 1) * sizeof *taken);
+    for (uint32_t n = 1; n <= r->n_experts; n++) {
+        double saved_us = r->saved_us[n];
+        uint64_t size = granules_of(h, bytes_of(r, n));
+        for (uint64_t x = size; x <= h->n_granules; x++)
+            if (without[x - size] + saved_us > with[x]) {
+                with[x] = without[x - size] + saved_us;
+                taken[x] = (uint16_t)n;
+            }
     }
-    qsort(h->experts, h->n_experts, sizeof *h->experts, compare_value);
-    make_blocks(h);
+}
+
+// Where best_us touches the least concave function above it, from corner[0] = 0 on. Returns at how many points.
+static uint32_t find_corners(const struct atsi_hot_experts *h, uint32_t *corner) {
+    uint32_t n = 0;
+    for (uint32_t x = 0; x <= h->n_granules; x++) {
+        while (n > 1) { // a last one that lies below the line from the one before it to x
+            uint32_t a = corner[n - 2], b = corner[n - 1];
+            double rise_us = h->best_us[x] - h->best_us[a], line_us = rise_us * (b - a) / (x - a);
+            if (h->best_us[b] - h->best_us[a] >= line_us - 1e-9 * rise_us) break;
+            n--;
+        }
+        corner[n++] = x;
+    }
+    return n;
+}
+
+// A block ends at its part of the value or of the bytes, so that neither the hottest nor the coldest are in one too coarse.
+static void make_blocks(struct atsi_hot_experts *h, const uint32_t *corner, uint32_t n_corners) {
+    const uint32_t n_parts = ATSI_EXPERT_BLOCKS_MAX / 2 - 1; // by value and by bytes
+    double value_us = h->best_us[h->n_granules];
+    uint32_t begin = 0;
+    h->n_blocks = 0;
+    for (uint32_t i = 1; i < n_corners; i++) {
+        uint32_t end = corner[i];
+        double gain_us = h->best_us[end] - h->best_us[begin];
+        bool ends = gain_us * n_parts >= value_us || (uint64_t)(end - begin) * n_parts >= h->n_granules;
+        if (!(gain_us > 0) || (!ends && i + 1 < n_corners)) continue;
+        h->blocks[h->n_blocks++] = (struct atsi_expert_block){(end - begin) * h->granule_bytes, gain_us};
+        begin = end;
+    }
+}
+
+static void set_granules(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes) {
+    uint64_t all_bytes = 0;
+    for (uint32_t i = 0; i < h->n_routers; i++) // with room for rounding each of them up
+        all_bytes += bytes_of(&h->routers[i], h->routers[i].n_experts) + granule_bytes;
+    if (most_bytes > all_bytes) most_bytes = all_bytes;
+    h->granule_bytes = granule_bytes;
+    while (most_bytes / h->granule_bytes > ATSI_EXPERT_GRANULES_MAX) h->granule_bytes *= 2;
+    h->n_granules = (uint32_t)(most_bytes / h->granule_bytes);
+}
+
+enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes,
+                                        struct atsi_error *err) {
+    free(h->best_us);
+    free(h->taken);
+    set_granules(h, most_bytes, granule_bytes);
+    size_t n = (size_t)h->n_granules + 1;
+    h->best_us = calloc(n, sizeof *h->best_us);
+    h->taken = calloc(n * h->n_routers, sizeof *h->taken);
+    double *next = calloc(n, sizeof *next);
+    uint32_t *corner = calloc(n, sizeof *corner);
+    bool complete = h->best_us && h->taken && next && corner;
+    for (uint32_t i = 0; complete && i < h->n_routers; i++) {
+        add_router(h, &h->routers[i], h->best_us, next, h->taken + i * n);
+        double *before = h->best_us;
+        h->best_us = next;
+        next = before;
+    }
+    if (complete) make_blocks(h, corner, find_corners(h, corner));
+    free(next);
+    free(corner);
+    return complete ? ATSI_OK : no_memory(err);
+}
+
+// Adds single experts while one that saves anything fits, the best by bytes first.
+static void fill_rest(struct atsi_hot_experts *h, uint64_t left_bytes) {
+    for (;;) {
+        struct atsi_expert_router *best = NULL;
+        double best_rate = 0;
+        for (uint32_t i = 0; i < h->n_routers; i++) {
+            struct atsi_expert_router *r = &h->routers[i];
+            uint32_t n = h->n_resident[i];
+            if (n == r->n_experts || bytes_of(r, n + 1) - bytes_of(r, n) > left_bytes) continue;
+            double rate = (r->saved_us[n + 1] - r->saved_us[n]) / (double)r->expert_bytes;
+            if (rate <= best_rate) continue;
+            best_rate = rate;
+            best = r;
+        }
+        if (!best) return;
+        uint32_t *n = &h->n_resident[best - h->routers];
+        left_bytes -= bytes_of(best, *n + 1) - bytes_of(best, *n);
+        ++*n;
+    }
 }
 
 double atsi_hot_experts_choose(struct atsi_hot_experts *h, uint64_t budget_bytes) {
-    double value_us = 0;
-    memset(h->n_resident, 0, h->n_routers * sizeof *h->n_resident);
-    for (uint32_t i = 0; i < h->n_experts && h->experts[i].value_us > 0; i++) {
-        const struct atsi_single_expert *e = &h->experts[i];
-        uint64_t bytes = bytes_of(h, e);
-        if (bytes > budget_bytes || e->rank != h->n_resident[e->router]) continue;
-        budget_bytes -= bytes;
-        value_us += e->value_us;
-        h->n_resident[e->router]++;
+    uint64_t left_bytes = budget_bytes, x = budget_bytes / h->granule_bytes;
+    double saved_us = 0;
+    if (x > h->n_granules) x = h->n_granules;
+    for (uint32_t i = h->n_routers; i-- > 0;) {
+        const struct atsi_expert_router *r = &h->routers[i];
+        h->n_resident[i] = h->taken[i * ((size_t)h->n_granules + 1) + x];
+        x -= granules_of(h, bytes_of(r, h->n_resident[i]));
+        left_bytes -= bytes_of(r, h->n_resident[i]);
     }
-    return value_us;
+    fill_rest(h, left_bytes);
+    for (uint32_t i = 0; i < h->n_routers; i++) saved_us += h->routers[i].saved_us[h->n_resident[i]];
+    return saved_us;
 }
 
 // ---- in the plan --------------------------------------------------------------------------------------------------

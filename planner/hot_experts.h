@@ -1,5 +1,5 @@
 // hot_experts.h: experts that a placement keeps on the GPU one by one while their operations are on the CPU (docs/placement.md, "Single
-// experts"): which come first, what they are worth, and how many of each router fit.
+// experts"): which come first, what it is worth to have so many of a router's, and how many of each router a budget is for.
 #ifndef ATSI_PLANNER_HOT_EXPERTS_H
 #define ATSI_PLANNER_HOT_EXPERTS_H
 
@@ -10,45 +10,43 @@
 // A router whose experts can be resident one by one, and those experts, the hottest first.
 struct atsi_expert_router {
     uint32_t unit; // that holds it
-    uint32_t n_experts;
+    uint32_t n_experts, n_used;
     uint64_t expert_bytes; // of one expert in all operations behind the router
     uint64_t table_bytes;  // what the first resident one costs beside that: the table of slots, alignment
     uint16_t *ids;         // [n_experts]
     float *shares;         // [n_experts] of the router's choices, in the order of ids; they add up to 1
+    double *saved_us;      // [n_experts + 1] microseconds of the objective saved when so many are resident
 };
 
-// One expert: ids[rank] of routers[router].
-struct atsi_single_expert {
-    uint32_t router, rank;
-    double value_us; // microseconds of the objective saved by having it resident
-    double value_per_byte;
-};
-
-// Experts that follow each other by value a byte, together one unit for the solver.
+// A part of what the experts of all routers can save, and what it takes; together one unit for the solver.
 struct atsi_expert_block {
     uint64_t size_bytes;
     double value_us;
 };
 
 enum {
-    ATSI_EXPERT_BLOCKS_MAX = 256
+    ATSI_EXPERT_BLOCKS_MAX = 256,
+    ATSI_EXPERT_GRANULES_MAX = 1 << 14 // of atsi_hot_experts_solve
 };
 
 struct atsi_hot_experts {
     bool counted; // by statistics; else shares are the prior's
     struct atsi_expert_router *routers;
     uint32_t n_routers; // 0: nothing can be resident one by one
-    // Set by atsi_hot_experts_price:
-    struct atsi_single_expert *experts; // of all routers, by value a byte
-    uint32_t n_experts;
+    // Set by atsi_hot_experts_solve:
+    uint64_t granule_bytes;
+    uint32_t n_granules;
+    double *best_us; // [n_granules + 1] the most that can be saved with so many
+    uint16_t
+        *taken; // [n_routers][n_granules + 1] how many of a router's are resident then, as far as routers up to it go
     struct atsi_expert_block blocks[ATSI_EXPERT_BLOCKS_MAX];
     uint32_t n_blocks;
     uint32_t *n_resident; // [n_routers] as chosen last
 };
 
 // The part of a router's choices that goes to the expert of this rank when nothing has been counted: uneven as the rank to the power of
-// -ATSI_PRIOR_EXPONENT (docs/placement.md says which measurements that is below).
-#define ATSI_PRIOR_EXPONENT 0.3
+// -ATSI_PRIOR_EXPONENT (docs/placement.md: the flattest that has been measured).
+#define ATSI_PRIOR_EXPONENT 0.5
 
 // Ranks the experts of every router of the plan whose experts the GPU has kernels for and that have matrices of more than
 // ATSI_SMALL_TENSOR_BYTES, but for routers behind which a unit is `held` [n_units] (pinned; NULL: none). By *stats, or NULL: in the order of
@@ -61,14 +59,19 @@ void atsi_hot_experts_free(struct atsi_hot_experts *h);
 // Whether the router that unit i_unit depends on is among them.
 bool atsi_hot_experts_has(const struct atsi_hot_experts *h, const struct atsi_plan *plan, uint32_t i_unit);
 
-// Values every expert at the plan's times and makes the blocks. A token saves, whenever it chooses the expert, the expert's part of what
-// the CPU side of the operations takes beyond the GPU's; a chunk, which touches nearly all of them, saves its part of the streaming. With
-// `streamed` the CPU's side is atsi_streamed_us, else a chunk saves nothing (planner/objective.h).
+// Values every number of residents at the plan's times. A token: both processors work on the router's operations, divided as the runtime
+// divides them (runtime/schedule/hits.h), with a hand-over unless the GPU computes all slots; with all resident the GPU works alone. A
+// chunk, which touches nearly every expert, saves the streaming of what is resident; without `streamed` only what is all resident saves.
 void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *plan,
                             const struct atsi_objective *objective, bool streamed);
 
-// Takes experts by value a byte while they fit into budget_bytes, into h->n_resident. Returns what they are worth together: less than the
-// most that is possible by one expert at most.
+// The best numbers of residents for every budget up to most_bytes, exactly: one number for each router, a dynamic program over routers and
+// granules. Sizes are rounded up to granules of granule_bytes, or more where that would make over ATSI_EXPERT_GRANULES_MAX. Sets
+// the blocks: pieces of the least concave function above what can be saved, the most worthwhile first.
+enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes,
+                                        struct atsi_error *err);
+
+// Sets h->n_resident to the best numbers for a budget, of at most most_bytes, and fills what rounding left. Returns what they save.
 double atsi_hot_experts_choose(struct atsi_hot_experts *h, uint64_t budget_bytes);
 
 // Which hit rates a plan gets.

@@ -40,16 +40,31 @@ enum atsi_status atsi_problem_units(struct atsi_problem *s, bool streamed, struc
     return apply_pins(s, err);
 }
 
-// The operations of experts that go one by one stay on the CPU. What single experts are worth is the gain of units of their own,
-// which have no neighbours.
-static void fill_single_experts(struct atsi_problem *s, bool streamed) {
+// Prices depend on chunk and streaming alone, not on the region. While candidates are searched, in granules four times as large: what
+// that leaves is filled expert by expert anyway.
+static enum atsi_status price_experts(struct atsi_problem *s, const struct atsi_candidate *c, uint64_t granularity,
+                                      bool settles, struct atsi_error *err) {
+    if (!settles) granularity *= 4;
+    struct atsi_priced now = {.chunk = c->chunk, .streamed = c->streamed, .granularity = granularity};
+    if (s->priced.chunk == now.chunk && s->priced.streamed == now.streamed && s->priced.granularity == now.granularity)
+        return ATSI_OK;
+    s->priced = now;
+    atsi_hot_experts_price(&s->hot, s->plan, &s->objective, c->streamed);
+    return atsi_hot_experts_solve(&s->hot, s->free_bytes, granularity, err);
+}
+
+// The operations of experts that go one by one stay on the CPU. What single experts save is the gain of units of their own, which have no
+// neighbours.
+static enum atsi_status fill_single_experts(struct atsi_problem *s, const struct atsi_candidate *c,
+                                            uint64_t granularity, bool settles, struct atsi_error *err) {
     uint32_t n = s->plan->program.n_units;
-    atsi_hot_experts_price(&s->hot, s->plan, &s->objective, streamed);
+    ATSI_TRY(price_experts(s, c, granularity, settles, err));
     for (uint32_t i = 0; i < n; i++)
         if (atsi_hot_experts_has(&s->hot, s->plan, i)) s->units[i].fix = ATSI_FIX_CPU;
     for (uint32_t i = 0; i < s->hot.n_blocks; i++)
         s->units[n + i] =
             (struct atsi_solve_unit){.size_bytes = s->hot.blocks[i].size_bytes, .t_cpu_us = s->hot.blocks[i].value_us};
+    return ATSI_OK;
 }
 
 static uint32_t n_solved(const struct atsi_problem *s, const struct atsi_candidate *c) {
@@ -122,7 +137,7 @@ enum atsi_status atsi_problem_solve(struct atsi_problem *s, const struct atsi_ca
     enum atsi_status status = ATSI_OK;
     bool found = false;
     ATSI_TRY(atsi_problem_units(s, c->streamed, err));
-    if (c->method == ATSI_PLACE_SINGLE_EXPERTS) fill_single_experts(s, c->streamed);
+    if (c->method == ATSI_PLACE_SINGLE_EXPERTS) ATSI_TRY(fill_single_experts(s, c, granularity, milp != NULL, err));
     struct tie tie = find_tie(s);
     for (int i = 0; i < tie.n_sides; i++) {
         struct atsi_solve_result result = {.milp.status = ATSI_MILP_SKIPPED};
@@ -150,8 +165,8 @@ static uint64_t bytes_for_experts(const struct atsi_problem *s, const struct ats
     return left + (both_ends ? atsi_budget_shared(s->plan) : 0);
 }
 
-// The solver took whole blocks of experts, the placement takes them one by one. A placement of single experts is better than one of
-// blocks by less than the block that it has a part of.
+// The solver took blocks, the placement has numbers of experts. Blocks lie on a concave function that no numbers exceed (hot_experts.h), so
+// what is possible beyond whole blocks is less than the largest of them.
 static void count_single_experts(const struct atsi_problem *s, double experts_us, struct atsi_solve_result *result) {
     double blocks_us = 0, largest_us = 0;
     for (uint32_t i = 0; i < s->hot.n_blocks; i++) {

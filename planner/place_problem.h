@@ -14,6 +14,13 @@ struct atsi_candidate {
     double decode_us, prefill_us; // as predicted
 };
 
+// What single experts were priced for last.
+struct atsi_priced {
+    uint32_t chunk; // 0: nothing yet
+    bool streamed;
+    uint64_t granularity;
+};
+
 struct atsi_problem {
     struct atsi_plan *plan; // at the candidate's chunk; plan, profile and options are the caller's
     const struct atsi_device_profile *profile;
@@ -25,6 +32,7 @@ struct atsi_problem {
     uint64_t free_bytes; // for residents and the temporary region
     bool has_experts;
     struct atsi_hot_experts hot; // of routers whose experts may be resident one by one
+    struct atsi_priced priced;
 };
 
 // Close with atsi_problem_close whether it succeeds or not.
