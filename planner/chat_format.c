@@ -32,12 +32,16 @@ static const struct rule rules[] = {
     {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, {"[BEGIN FINAL RESPONSE]"}, false}, // Apriel
     {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {NULL}, false},
     {"minimax-m2", {"]~!b[", "]~b]", "[e~["}, {"<mm:think>"}, true}, // MiniMax-M3
+    {"ernie", {"<|begin_of_sentence|>", "<|end_of_sentence|>", "User: ", "Assistant: "}, {"IMAGE_START"}, false},
     {"seed", {"<seed:bos>", "<seed:eos>"}, {NULL}, true},
 
     // Qwen 3.5 renders contents through a macro; unless told otherwise it thinks, or (the small ones) does not.
     {"qwen3.5-nothink", {"<|im_start|>", "<|im_end|>", "render_content(", "enable_thinking is true"}, {NULL}, false},
     {"qwen3.5", {"<|im_start|>", "<|im_end|>", "render_content(", "'<think>\\n'"}, {NULL}, false},
+    // The answer begins in thought: quoted in either way, or with line breaks as they are.
     {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\\n<think>\\n'"}, {NULL}, false},
+    {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\\n<think>\\n\""}, {NULL}, false},
+    {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\n<think>\n"}, {NULL}, false},
     {"qwen3", {"<|im_start|>", "<|im_end|>", "</think>"}, {NULL}, false},
     {"qwen2.5",
      {"<|im_start|>", "<|im_end|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>"},
@@ -67,6 +71,7 @@ static const char *const strangers[] = {
     "Reasoning Mode",                    // SmolLM3: the same with its date and more
     "ns.last_assistant_index",           // LFM2.5: the last answer's thinking stays
     "item['metadata']",                  // GLM-4-9B-Chat: nothing is trimmed
+    "<global_setting>",                  // ERNIE 4.5 Thinking: a system turn always, responses in tags
     "truncate_history_thinking",         // Nemotron 3: a system turn always, thinking that stays
     "<|function_output|>",               // Bielik: thinking that stays
     "In this environment you have",      // MiroThinker

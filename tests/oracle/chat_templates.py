@@ -123,6 +123,12 @@ GEMMA_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
 
+ERNIE_TEMPLATE = (
+    "{{ '<|begin_of_sentence|>' }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content + '\n' }}"
+    "{% elif m.role == 'user' %}{{ 'User: ' + m.content + '\n' }}{% else %}{{ 'Assistant: ' + m.content + '<|end_of_sentence|>' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"
+)
+
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 TEMPLATES = {
@@ -148,6 +154,7 @@ TEMPLATES = {
     "phi4": (PHI4, None, PHI4_TEMPLATE),
     "minimax-m2": (MINIMAX, "]~!b[", MINIMAX_TEMPLATE),
     "seed": (SEED, "<seed:bos>", SEED_TEMPLATE),
+    "ernie": (["<s>", "</s>", "<|begin_of_sentence|>", "<|end_of_sentence|>"], None, ERNIE_TEMPLATE),
     "harmony": (HARMONY, None, HARMONY_TEMPLATE),
     "mistral": (MISTRAL[:2], "<s>", MISTRAL_TEMPLATE.format("[INST] ", " [/INST]", "", "false")),
     "mistral-v3": (MISTRAL[:4], "<s>", MISTRAL_TEMPLATE.format("[INST] ", "[/INST]", " ", "true")),

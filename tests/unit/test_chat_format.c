@@ -36,6 +36,10 @@ static void formats_by_their_marks(void **state) {
         {"[gMASK]<sop>{%- else -%}{{ '</think>' }}{%- endif -%}<|assistant|>{{- '<think>' -}}", "glm4.7"},
         {"<|user|>\n<|assistant|>\n<|end|>[BEGIN FINAL RESPONSE]", ""}, // Apriel
         {"{%- set bos_token = '<seed:bos>' -%}{%- set eos_token = '<seed:eos>' -%}", "seed"},
+        {"{{ '<|begin_of_sentence|>' }}{{ 'User: ' + m.content }}{{ 'Assistant: ' }}{{ '<|end_of_sentence|>' }}",
+         "ernie"},
+        {"{{- \"<|im_start|>assistant\\n<think>\\n\" }}<|im_end|></think>", "qwen3-thinking"},
+        {"{{ '<|im_start|>assistant\n<think>\n' }}<|im_end|></think>", "qwen3-thinking"},
         {"{% for m in messages %}{{ m.content }}{% endfor %}", ""},
         {"", ""},
     };
@@ -48,10 +52,12 @@ static void formats_by_their_marks(void **state) {
 static void relatives_are_not_taken_for_it(void **state) {
     (void)state;
     static const char *const templates[] = {
-        // GLM-5, SmolLM3, Hermes 3 with tools
+        // GLM-5, SmolLM3, Hermes 3 with tools, ERNIE 4.5 Thinking
         "[gMASK]<sop><|system|>Reasoning Effort: {{ effort }}<|assistant|><think></think>",
         "{{- \"<|im_start|>system\\n\" -}}{{- \"Reasoning Mode: \" + mode -}}</think><|im_end|>",
         "{{ '<|im_start|>system\n' }}{{ \"You are a function calling AI model. \" }}<|im_end|>",
+        "{{- '<|im_start|>system\\n<global_setting>\\nthink_mode=True' "
+        "}}<|im_start|>assistant\\n<think>\\n\"<|im_end|>",
         // system prompts in ChatML: one string, in parts, by variable
         "{{ '<|im_start|>system\nYou are OpenCoder, created by OpenCoder Team.<|im_end|>\n' }}",
         "{{- '<|im_start|>system\\n' }}{{- 'You are MiMo, an AI assistant.' }}<|im_end|>",
