@@ -160,6 +160,17 @@ enum atsi_status atsi_routing_check(const struct atsi_routing_stats *stats, cons
     return any ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "the model has no experts");
 }
 
+void atsi_routing_add(struct atsi_routing_stats *into, const struct atsi_routing_stats *more) {
+    for (uint32_t i = 0; i < into->n_layers; i++) {
+        struct atsi_routing_layer *l = &into->layers[i];
+        const struct atsi_routing_layer *other = atsi_routing_find(more, l->layer, l->n_experts);
+        if (!other || other->n_used != l->n_used) continue;
+        l->n_tokens += other->n_tokens;
+        l->n_reused += other->n_reused;
+        for (uint32_t e = 0; e < l->n_experts; e++) l->counts[e] += other->counts[e];
+    }
+}
+
 // ---- what the counts say ------------------------------------------------------------------------------------------
 
 static int compare_counts(const void *a, const void *b) {

@@ -46,6 +46,9 @@ const struct atsi_routing_layer *atsi_routing_find(const struct atsi_routing_sta
 enum atsi_status atsi_routing_check(const struct atsi_routing_stats *stats, const struct atsi_program *p,
                                     struct atsi_error *err);
 
+// Adds the counts of `more` to the same routers of `into`; what `into` does not have is left out.
+void atsi_routing_add(struct atsi_routing_stats *into, const struct atsi_routing_stats *more);
+
 // Averages over the layers.
 struct atsi_routing_means {
     double eighth_share; // of all choices that go to the hottest eighth of the experts

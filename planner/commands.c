@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "formats/plan_file.h"
+#include "formats/routing_cache.h"
 #include "planner/attach.h"
 #include "planner/chat_format.h"
 #include "planner/content.h"
@@ -35,6 +36,7 @@ struct making {
     struct atsi_machine machine;
     struct atsi_placement placement;
     struct atsi_routing_stats routing;
+    bool has_routing;
     char *output_path;
 };
 
@@ -148,8 +150,20 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
 // Whether the placement is looked at; then a plan is written only where -o says so.
 static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
 
+// What runs of the model have left, unless --routing none. Leaves nothing where there is nothing sound.
+static void find_routing(struct making *m) {
+    char *path = m->options->no_routing ? NULL : atsi_routing_cache_path(m->plan.model.gguf_hash);
+    if (!path) return;
+    m->has_routing = atsi_routing_cache_load(path, &m->plan.program, &m->routing);
+    if (m->has_routing)
+        atsi_say(m->console, "routing statistics of %llu tokens, from %s (--routing none ignores them)",
+                 (unsigned long long)m->routing.layers[0].n_tokens, path);
+    free(path);
+}
+
 static enum atsi_status read_routing(struct making *m, struct atsi_error *err) {
     const char *path = m->options->routing_path;
+    m->has_routing = true;
     ATSI_TRY(atsi_routing_read(path, &m->routing, err));
     if (atsi_routing_check(&m->routing, &m->plan.program, err) == ATSI_OK) return ATSI_OK;
     return atsi_fail_prefix(err, "--routing %s", path);
@@ -165,12 +179,13 @@ static enum atsi_status place(struct making *m, struct atsi_error *err) {
                          "--pin, --experts, --routing, --explain, --what-if and --report need a GPU to place for; give "
                          "--device FILE.json");
     }
+    if (!o->routing_path && o->experts != ATSI_EXPERTS_UNIT) find_routing(m);
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,
                                          .goal = o->goal,
                                          .choose_chunk = o->chunk == 0,
                                          .prefill_weight = o->prefill_weight,
                                          .experts = o->experts,
-                                         .routing = o->routing_path ? &m->routing : NULL,
+                                         .routing = m->has_routing ? &m->routing : NULL,
                                          .pins = o->pins,
                                          .n_pins = o->n_pins,
                                          .device = m->machine.device,

@@ -23,7 +23,8 @@ const char *atsi_plan_usage(void) {
            "         --objective decode|prefill|W (0..1, default 0.2), --pin 'REGEX=gpu|cpu' (repeatable),\n"
            "         --placement tensor|tensor-static|layer (for comparison: not for dynamic transfer; whole layers)\n"
            "         --experts auto|unit|single: all experts of an operation on one side, or the hottest on the GPU;\n"
-           "         --routing FILE: which are chosen most often (atsi-run --save-routing)\n"
+           "         --routing FILE|none: which are chosen most often (default: as atsi-run --stats has counted, if it "
+           "has)\n"
            "look     --explain: every unit, its times and why it is where it is; --what-if: budgets and contexts;\n"
            "         --report FILE.html: all of it as one page; none of them writes a plan unless -o is given\n"
            "         --help, --version\n";
@@ -40,6 +41,7 @@ enum option_type {
     OBJECTIVE,
     PLACEMENT,
     EXPERTS,
+    ROUTING,
     SECONDS,
     PIN
 };
@@ -63,7 +65,7 @@ static const struct option options[] = {
     {"--device", TEXT, AT(device_path), 0, 0},
     {"--save-profile", TEXT, AT(save_profile_path), 0, 0},
     {"--report", TEXT, AT(report_path), 0, 0},
-    {"--routing", TEXT, AT(routing_path), 0, 0},
+    {"--routing", ROUTING, 0, 0, 0},
     {"--reprofile", FLAG, AT(reprofile), 0, 0},
     {"--profile-seconds", SECONDS, 0, 0, 0},
     {"--objective", OBJECTIVE, 0, 0, 0},
@@ -157,6 +159,13 @@ static enum atsi_status parse_placement(const char *text, enum atsi_place_goal *
     return ATSI_OK;
 }
 
+static enum atsi_status parse_routing(const char *text, struct atsi_plan_options *out, struct atsi_error *err) {
+    if (!*text) return atsi_fail(err, ATSI_BAD_INPUT, "--routing: the name is empty");
+    out->no_routing = !strcmp(text, "none");
+    out->routing_path = out->no_routing ? NULL : text;
+    return ATSI_OK;
+}
+
 static enum atsi_status parse_experts(const char *text, enum atsi_experts_way *out, struct atsi_error *err) {
     int i = find_word(text, (const char *const[]){"auto", "unit", "single"});
     if (i < 0) return atsi_fail(err, ATSI_BAD_INPUT, "--experts: \"%s\" is not auto, unit or single", text);
@@ -204,6 +213,7 @@ static enum atsi_status set_value(const struct option *o, char *text, struct ats
     case KV_TYPE: return parse_kv_type(text, &out->kv_type, err);
     case OBJECTIVE: return parse_objective(text, &out->prefill_weight, err);
     case PLACEMENT: return parse_placement(text, &out->goal, err);
+    case ROUTING: return parse_routing(text, out, err);
     case EXPERTS: return parse_experts(text, &out->experts, err);
     case SECONDS: return parse_seconds(text, &out->profile_seconds, err);
     case PIN: return parse_pin(text, out, err);
@@ -225,7 +235,7 @@ static enum atsi_status check_combination(struct atsi_plan_options *o, struct at
         return atsi_fail(err, ATSI_BAD_INPUT, "no model file given; see atsi-plan --help");
     if ((o->mode != ATSI_PLAN_MAKE || o->attach_path || o->vocab_only) &&
         (o->device_path || o->save_profile_path || o->n_pins || o->explain || o->what_if || o->report_path ||
-         o->routing_path || o->experts != ATSI_EXPERTS_AUTO))
+         o->routing_path || o->no_routing || o->experts != ATSI_EXPERTS_AUTO))
         return atsi_fail(err, ATSI_BAD_INPUT,
                          "--device, --save-profile, --pin, --experts, --explain, --what-if, --report and --routing "
                          "place a model: they need one");

@@ -39,7 +39,8 @@ struct atsi_plan_options {
     const char *device_path;       // --device: a stored device profile
     const char *save_profile_path; // --save-profile
     const char *report_path;       // --report
-    const char *routing_path;      // --routing
+    const char *routing_path;      // --routing FILE
+    bool no_routing;               // --routing none
     enum atsi_experts_way experts; // --experts
     double profile_seconds;        // --profile-seconds
     double prefill_weight;         // --objective: decode 0, prefill 1

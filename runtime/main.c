@@ -9,6 +9,7 @@
 
 #include "formats/base/clock.h"
 #include "formats/base/new_file.h"
+#include "formats/routing_cache.h"
 #include "runtime/chat.h"
 #include "runtime/generate.h"
 #include "runtime/input.h"
@@ -208,6 +209,19 @@ static enum atsi_status save_routing(const struct run *r, struct atsi_error *err
     return status;
 }
 
+// What --stats counts is kept for the model's next plan. That it cannot be is no failure of the run.
+static void keep_routing(const struct run *r) {
+    const struct atsi_plan *plan = &r->model.plan;
+    struct atsi_error err;
+    char *path = r->routing ? atsi_routing_cache_path(plan->model.gguf_hash) : NULL;
+    if (!path) return;
+    if (atsi_routing_cache_add(path, &plan->program, atsi_routing_stats_of(r->routing), &err) == ATSI_OK)
+        fprintf(stderr, "experts  these counts are kept for atsi-plan, in %s\n", path);
+    else
+        fprintf(stderr, "note: the counts of experts are not kept for atsi-plan: %s\n", err.text);
+    free(path);
+}
+
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     double started_us = atsi_clock_us();
     ATSI_TRY(load_weights(r, err));
@@ -370,7 +384,9 @@ static enum atsi_status report(const struct run *r, struct atsi_error *err) {
     atsi_report_times(stderr, r->session, &r->weights, &r->times);
     if (!r->o->stats) return ATSI_OK;
     atsi_report_stats(stderr, r->session, &r->weights, &r->times);
-    return r->routing ? atsi_routing_report(stderr, atsi_routing_stats_of(r->routing), err) : ATSI_OK;
+    if (r->routing) ATSI_TRY(atsi_routing_report(stderr, atsi_routing_stats_of(r->routing), err));
+    keep_routing(r);
+    return ATSI_OK;
 }
 
 // A plan made for another card still runs if it can; its owner should know.

@@ -3,6 +3,50 @@
 . "$(dirname "$0")/../support/cli.sh"
 profile=plans/rtx3060-i7-11800h.json
 
+# A model whose experts are large enough to be placed one by one: counted on the CPU, planned again by what that has left, run on the
+# simulated device.
+moe=$work/synthetic.gguf
+"$B/tools/synth_model" qwen3-30b-a3b "$moe" --layers 3 --experts 16 --expert-ff 256 --embd 256 --heads 4 --kv-heads 2 \
+    --head-dim 64 --vocab-size 512 2>/dev/null
+seq 1 9 300 | tr '\n' ' ' >"$work/prompt"
+answer() { "$B/atsi-run" "$1" --tokens-in "$work/prompt" -n 24 --temp 0 --ignore-eos --print-ids --isa reference "${@:2}"; }
+again() { "$B/atsi-plan" "$moe" --device $profile --ctx 64 "$@"; }
+least=$(again --vram 1M -o "$work/none.atsp" 2>&1 | grep -o '([0-9]*M' | tr -d '(M')
+"$B/atsi-plan" "$moe" --vram 0 --ctx 64 --quiet -o "$work/counted.atsp"
+nothing_yet() { ! again --vram $((least + 1))M -o "$work/single.atsp" 2>&1 | grep 'routing statistics'; }
+check "without statistics none are spoken of" nothing_yet
+keeps() {
+    answer "$work/counted.atsp" --quiet --stats >"$work/wanted" 2>"$work/err" && answer "$work/counted.atsp" --quiet --stats >"$work/ids" 2>&1 &&
+        grep -q "kept for atsi-plan, in $XDG_CACHE_HOME/atsi/routing-" "$work/err" &&
+        jq -e '.routers | length == 3 and all(.n_tokens == 2 * (34 + 23))' "$XDG_CACHE_HOME"/atsi/routing-*.json
+}
+check "--stats keeps the counts of all runs" keeps
+single() { # single MIB-MORE: planned with them, the same answer wherever experts are
+    again --vram $((least + $1))M --experts single -o "$work/single.atsp" 2>"$work/err" &&
+        grep -q '^routing statistics of 114 tokens, from .*(--routing none' "$work/err" &&
+        grep -q '^  experts .* MiB ' "$work/err" &&
+        "$B/atsi-plan" --info "$work/single.atsp" | grep -q '^experts .* resident one by one' &&
+        answer "$work/single.atsp" --quiet --device "sim:$profile" | cmp "$work/wanted" -
+}
+check "planned by them and run: the same answer" single 1
+check "with a larger budget" single 2
+ignored() { ! again --vram $((least + 1))M --routing none -o "$work/single.atsp" 2>&1 | grep 'routing statistics'; }
+check "--routing none" ignored
+unwritable() {
+    touch "$work/file" && XDG_CACHE_HOME=$work/file answer "$work/counted.atsp" --quiet --stats 2>"$work/err" | cmp "$work/wanted" - &&
+        grep -q '^note: the counts of experts are not kept' "$work/err"
+}
+check "a folder that cannot be written is no failure" unwritable
+by_unit() { again --vram $((least + 1))M --experts unit -o "$work/unit.atsp" --quiet && ! "$B/atsi-plan" --info "$work/unit.atsp" | grep '^experts'; }
+check "--experts unit" by_unit
+refuses() { # refuses WORDS... : exit status 2, with one line that has the last word
+    again --vram $((least + 1))M -o "$work/none.atsp" "${@:1:$#-1}" >"$work/out" 2>"$work/err"
+    [ $? -eq 2 ] && grep -q -- "${@: -1}" "$work/err"
+}
+check "--experts single with nothing to place so" refuses --experts single --pin '_exps=cpu' 'placed by itself'
+check "--experts single with a static placement" refuses --experts single --placement layer 'not with --placement'
+check "an unknown way" refuses --experts all 'not auto, unit or single'
+
 if ! unpack_model qwen3moe "$work" || ! unpack_model qwen3 "$work"; then
     skip "routing statistics" "no test data at $(test_data)"
     finish

@@ -6,4 +6,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . tests/support/tap.sh
 B=$(realpath "${B:-build}")
 work=$(mktemp -d)
+export XDG_CACHE_HOME=$work/cache # nothing of the user's, and nothing left there
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT

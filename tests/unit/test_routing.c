@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/cache_folder.h"
+#include "formats/routing_cache.h"
 #include "planner/lower.h"
 #include "runtime/routing.h"
 #include "tests/support/check.h"
+#include "tests/support/test_temp.h"
 #include "tests/support/tiny_model.h"
 
 static void lower_moe(struct atsi_gguf **gguf, struct bytes *file, struct atsi_lowered *lowered) {
@@ -75,6 +78,94 @@ static void test_counts_and_file(void **state) {
     bytes_free(&file);
 }
 
+// One token that chose the first two experts of every router, n times.
+static void count_same(struct atsi_routing_stats *stats, const struct atsi_program *p, uint64_t n) {
+    struct atsi_error err;
+    check_ok(atsi_routing_stats_init(p, stats, &err), err);
+    for (uint32_t i = 0; i < stats->n_layers; i++) {
+        stats->layers[i].n_tokens = n;
+        stats->layers[i].counts[0] = stats->layers[i].counts[1] = n;
+    }
+}
+
+// Runs add to what earlier ones have left; what is damaged or of another model counts for nothing, and is replaced.
+static void test_cache(void **state) {
+    (void)state;
+    struct atsi_gguf *gguf = NULL;
+    struct bytes file;
+    struct atsi_lowered lowered;
+    struct atsi_routing_stats one, kept;
+    struct atsi_error err;
+    char folder[TEMP_ROOT_CAP];
+    lower_moe(&gguf, &file, &lowered);
+    const struct atsi_program *p = &lowered.program;
+    temp_folder(folder);
+    assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
+    char *path = atsi_routing_cache_path(0xABC), *other = atsi_routing_cache_path(0xABD);
+    assert_true(path && other && strcmp(path, other) != 0 && !strncmp(path, folder, strlen(folder)));
+    assert_false(atsi_routing_cache_load(path, p, &kept));
+    atsi_routing_stats_free(&kept);
+    count_same(&one, p, 5);
+    for (uint64_t times = 1; times <= 3; times++) {
+        check_ok(atsi_routing_cache_add(path, p, &one, &err), err);
+        assert_true(atsi_routing_cache_load(path, p, &kept));
+        for (uint32_t i = 0; i < kept.n_layers; i++)
+            assert_true(kept.layers[i].n_tokens == 5 * times && kept.layers[i].counts[1] == 5 * times &&
+                        kept.layers[i].counts[2] == 0);
+        atsi_routing_stats_free(&kept);
+    }
+    check_ok(atsi_cache_write(path, "{", 1, &err), err);
+    assert_false(atsi_routing_cache_load(path, p, &kept));
+    atsi_routing_stats_free(&kept);
+    check_ok(atsi_routing_cache_add(path, p, &one, &err), err);
+    assert_true(atsi_routing_cache_load(path, p, &kept));
+    assert_int_equal(kept.layers[0].n_tokens, 5);
+    atsi_routing_stats_free(&kept);
+    one.layers[0].n_experts = 3; // a router that this model does not have
+    one.layers[0].counts[2] = 0;
+    check_ok(atsi_routing_cache_add(other, p, &one, &err), err);
+    assert_false(atsi_routing_cache_load(other, p, &kept));
+    atsi_routing_stats_free(&kept);
+    free(other);
+    assert_int_equal(setenv("XDG_CACHE_HOME", path, 1), 0); // a file where a folder should be
+    other = atsi_routing_cache_path(1);
+    assert_int_equal(atsi_routing_cache_add(other, p, &one, &err), ATSI_FAILED);
+    free(other);
+    free(path);
+    temp_remove(folder);
+    atsi_routing_stats_free(&one);
+    atsi_lowered_free(&lowered);
+    atsi_gguf_close(gguf);
+    bytes_free(&file);
+}
+
+// What is known of a model is known of all its routers.
+static void test_check_and_means(void **state) {
+    (void)state;
+    struct atsi_gguf *gguf = NULL;
+    struct bytes file;
+    struct atsi_lowered lowered;
+    struct atsi_routing_stats s;
+    struct atsi_routing_means means;
+    struct atsi_error err = {0};
+    lower_moe(&gguf, &file, &lowered);
+    const struct atsi_program *p = &lowered.program;
+    count_same(&s, p, 8);
+    check_ok(atsi_routing_check(&s, p, &err), err);
+    check_ok(atsi_routing_means_of(&s, 3, &means, &err), err);
+    assert_true(fabs(means.eighth_share - 0.5) < 1e-12 && fabs(means.chunk_share - 0.5) < 1e-12);
+    s.layers[1].n_used = 1;
+    check_refused(atsi_routing_check(&s, p, &err), err, "layer 1");
+    s.layers[1].n_used = 2;
+    s.layers[1].n_tokens = 0;
+    check_refused(atsi_routing_check(&s, p, &err), err, "layer 1");
+    check_refused(atsi_routing_check(&s, &(struct atsi_program){0}, &err), err, "no experts");
+    atsi_routing_stats_free(&s);
+    atsi_lowered_free(&lowered);
+    atsi_gguf_close(gguf);
+    bytes_free(&file);
+}
+
 static void test_bad_files(void **state) {
     (void)state;
     static const struct {
@@ -106,6 +197,7 @@ static void test_bad_files(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts_and_file), cmocka_unit_test(test_bad_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts_and_file), cmocka_unit_test(test_bad_files),
+                                       cmocka_unit_test(test_cache), cmocka_unit_test(test_check_and_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
