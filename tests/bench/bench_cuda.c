@@ -199,6 +199,11 @@ static void bench_mixture(struct bench *b) {
     int32_t *slots = half_of_the_slots(b, 128);
     call.resident.slots = slots;
     time_small(b, "router, 8 of 128, resident ones first", call, NULL);
+    void *counted = NULL, *counted_dev = NULL;
+    DO(b, host_alloc(b->d, 8 * sizeof(int32_t), &counted, &counted_dev, &b->err));
+    call.resident.chosen = counted_dev;
+    time_small(b, "router, 8 of 128, resident first, told the host", call, NULL);
+    b->d->ops->host_free(b->d, counted);
     b->d->ops->free(b->d, slots);
     op = (struct atsi_op){.kind = ATSI_OP_EXPERT_SUM, .add = true};
     call = call_of(&op, rows(b->rows[0], 8 * 2048), weights, rows(b->rows[1], 2048));
