@@ -14,8 +14,9 @@ static const double mib = 1 << 20;
 static double rate(double us, double n_tokens) { return us > 0 ? 1e6 * n_tokens / us : 0; }
 
 static const char *method_text(enum atsi_place_method method) {
-    static const char *const texts[] = {"all units together", "Algorithm 1 (experts and the others apart)",
-                                        "experts one by one, the hottest first", "whole layers, as others place them"};
+    static const char *const texts[] = {
+        "all units together", "Algorithm 1 (experts and the others apart)", "experts one by one, the hottest first",
+        "experts one by one, as if all were chosen alike", "whole layers, as others place them"};
     return texts[method];
 }
 
@@ -284,7 +285,7 @@ static bool put_experts(cJSON *root, const struct explained *e) {
                           cJSON_AddBoolToObject(o, "counted", e->placement->experts_counted));
 }
 
-static const char *const method_words[] = {"undivided", "partition", "single_experts", "layers"};
+static const char *const method_words[] = {"undivided", "partition", "single_experts", "single_experts_even", "layers"};
 
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;

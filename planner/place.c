@@ -103,6 +103,7 @@ static bool is_searched(const struct atsi_problem *s, enum atsi_place_method met
     switch (method) {
     case ATSI_PLACE_UNDIVIDED: return !only_single;
     case ATSI_PLACE_PARTITION: return s->has_experts && !only_single;
+    case ATSI_PLACE_SINGLE_EVEN: return s->hot.n_routers > 0 && !s->hot.counted;
     default: return s->hot.n_routers > 0;
     }
 }
@@ -147,7 +148,7 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
 static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
     struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
     struct bests others = *bests;
-    if (s->hot.counted || best_of(bests) != single || s->options->experts == ATSI_EXPERTS_SINGLE) return ATSI_OK;
+    if (s->hot.counted || best_of(bests) != single) return ATSI_OK;
     others.of[ATSI_PLACE_SINGLE_EXPERTS].score = INFINITY;
     struct atsi_candidate c = single->candidate;
     ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EVEN, err));
