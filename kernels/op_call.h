@@ -59,6 +59,14 @@ struct atsi_experts_ref {
     int32_t
         *chosen; // ROUTER: a second place for its ids, [rows][n_used] one behind the other, for whoever counts them: on
                  //   a device mapped host memory. NULL: none
+    // A token's slots divided between device and host: of a token with r resident experts the device computes the first gpu_slots[r],
+    // the host the others.
+    const uint8_t
+        *gpu_slots; // [n_used + 1] in host memory, none below its index. ROUTER on the device; EXPERTS on the host:
+                    //   those slots are left out. NULL: not divided so
+    int32_t *
+        mine; // [rows][n_used] one behind the other, on the device: the ids of its slots, -1 for those of the host. The ROUTER
+        //   writes it, and the device's EXPERTS read it in place of in[1]. NULL: not divided so
 };
 
 struct atsi_op_call {
