@@ -98,7 +98,7 @@ void model_file_open(struct model_file *f, enum atsi_backend home, bool compress
     end_plan(f, &plan, compress);
 }
 
-void model_file_open_mixed(struct model_file *f) {
+void model_file_open_mixed(struct model_file *f, bool compress) {
     static const uint16_t resident[] = {2, 0};
     struct atsi_plan plan;
     begin_plan(f, &plan, ATSI_GPU);
@@ -111,7 +111,7 @@ void model_file_open_mixed(struct model_file *f) {
     struct atsi_resident_experts *r = &plan.resident_experts[units[u].router_unit];
     *r = (struct atsi_resident_experts){.n = 2, .ids = malloc(sizeof resident), .hit_rate = 0.6f};
     memcpy(r->ids, resident, sizeof resident);
-    end_plan(f, &plan, false);
+    end_plan(f, &plan, compress);
 }
 
 void model_file_close(struct model_file *f) {

@@ -16,8 +16,8 @@ struct model_file {
 // All units on the GPU and their tensors in the resident section, or all on the CPU; with decode times that make "exps" the least
 // valuable unit a byte, then "q", then "o". `compress`: the experts are stored compressed. Fails the test when anything goes wrong.
 void model_file_open(struct model_file *f, enum atsi_backend home, bool compress);
-// All units on the GPU but "exps", of which experts 2 and 0 are resident one by one.
-void model_file_open_mixed(struct model_file *f);
+// All units on the GPU but "exps", of which experts 2 and 0 are resident one by one. `compress`: as above.
+void model_file_open_mixed(struct model_file *f, bool compress);
 void model_file_close(struct model_file *f);
 // The program's unit and tensor of that name.
 uint32_t model_file_unit(const struct model_file *f, const char *name);

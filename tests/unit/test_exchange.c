@@ -32,7 +32,7 @@ static void open_bench(struct bench *b, uint32_t delay_seed, bool on_device,
                                   .delay_max_us = 50,
                                   .reference_kernels = true};
     memset(b, 0, sizeof *b);
-    model_file_open_mixed(&b->file);
+    model_file_open_mixed(&b->file, false);
     const struct atsi_plan *plan = &b->file.model.plan;
     if (on_device) check_ok(atsi_sim_open(&sim, &b->device, &b->err), b->err);
     struct atsi_weights_params loading = {.model = &b->file.model, .device = b->device};

@@ -152,6 +152,89 @@ static void half_a_unit_is_dropped(void **state) {
     close_bench(&b);
 }
 
+// ---- experts resident one by one ----------------------------------------------------------------------------------------
+
+static void open_mixed(struct bench *b, bool compress) {
+    struct atsi_sim_params sim = {.memory_bytes = 64 << 20, .chunk_bytes = CHUNK, .delay_seed = 5, .delay_max_us = 50};
+    memset(b, 0, sizeof *b);
+    model_file_open_mixed(&b->file, compress);
+    check_ok(atsi_sim_open(&sim, &b->device, &b->err), b->err);
+}
+
+// Experts 2 and 0 stand in this order, and both sides have a table that says so; or nothing is there.
+static void check_experts(struct bench *b, bool are_there) {
+    static const int32_t slots[] = {1, -1, 0, -1};
+    static const uint16_t ids[] = {2, 0};
+    const struct atsi_experts *e = &b->weights.experts;
+    uint32_t u = model_file_unit(&b->file, "exps"), router = model_file_unit(&b->file, "o");
+    uint64_t bytes = atsi_expert_bytes(&b->file.model.plan.program, u);
+    const struct atsi_experts_ref *ref = &e->refs[ATSI_GPU][u];
+    assert_true(e->n_routers == 1 && e->routers[0].are_there == are_there);
+    assert_true((ref->data != NULL) == are_there && (ref->slots != NULL) == are_there);
+    assert_true(ref->slots == e->refs[ATSI_GPU][router].slots && !e->refs[ATSI_CPU][u].slots);
+    assert_true(e->refs[ATSI_CPU][router].slots == (are_there ? e->routers[0].slots : NULL));
+    if (!are_there) return;
+    int32_t table[4];
+    uint8_t *found = malloc(bytes);
+    check_ok(b->device->ops->copy_to_host(b->weights.upload.stream, table, ref->slots, sizeof table, &b->err), b->err);
+    assert_memory_equal(table, slots, sizeof slots);
+    assert_memory_equal(e->routers[0].slots, slots, sizeof slots);
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *at = (const char *)ref->data + i * bytes;
+        check_ok(b->device->ops->copy_to_host(b->weights.upload.stream, found, at, bytes, &b->err), b->err);
+        assert_memory_equal(found, b->file.bytes[model_file_tensor(&b->file, "exps")] + ids[i] * bytes, bytes);
+    }
+    free(found);
+}
+
+static void single_experts_leave_and_come_back(void **state) {
+    (void)state;
+    struct bench b;
+    bool refused;
+    open_mixed(&b, false);
+    check_ok(load(&b, 0, 0, true), b.err);
+    uint32_t n = b.weights.resident.n_items, k = 0;
+    while (!b.weights.resident.items[k].experts) k++;
+    assert_int_equal(n, 3); // "o", "q", and the experts behind "o"
+    check_all(&b);
+    check_experts(&b, true);
+    for (uint32_t low = 0; low < n; low++) {
+        check_ok(atsi_weights_release(&b.weights, low, &b.err), b.err);
+        check_all(&b);
+        check_experts(&b, low > k);
+        assert_int_equal(b.weights.homes[model_file_unit(&b.file, "exps")], ATSI_CPU);
+        while (b.weights.filled_bytes < b.weights.resident.end_bytes[n])
+            check_ok(atsi_weights_refill(&b.weights, n, 0, &refused, &b.err), b.err);
+        check_ok(atsi_weights_settle(&b.weights, &b.err), b.err);
+        check_all(&b);
+        check_experts(&b, true);
+    }
+    close_bench(&b);
+}
+
+static void a_full_card_has_no_single_experts(void **state) {
+    (void)state;
+    struct bench b;
+    open_mixed(&b, false);
+    uint64_t bytes = atsi_expert_bytes(&b.file.model.plan.program, model_file_unit(&b.file, "exps"));
+    check_ok(load(&b, (64 << 20) - (2 << 20) + bytes, 0, false), b.err);
+    assert_true(b.weights.n_resident < b.weights.resident.n_items);
+    check_experts(&b, false);
+    close_bench(&b);
+}
+
+static void compressed_experts_are_not_resident_one_by_one(void **state) {
+    (void)state;
+    struct bench b;
+    open_mixed(&b, true);
+    check_ok(load(&b, 0, 0, true), b.err);
+    assert_int_equal(b.weights.experts.n_routers, 0);
+    assert_null(b.weights.experts.refs[ATSI_GPU]);
+    assert_int_equal(b.weights.resident.n_items, 2);
+    check_all(&b);
+    close_bench(&b);
+}
+
 // ---- a card that is too full --------------------------------------------------------------------------------------------
 
 struct others {
@@ -383,6 +466,9 @@ int main(void) {
         cmocka_unit_test(the_least_valuable_unit_stands_last),
         cmocka_unit_test(units_leave_and_come_back),
         cmocka_unit_test(half_a_unit_is_dropped),
+        cmocka_unit_test(single_experts_leave_and_come_back),
+        cmocka_unit_test(a_full_card_has_no_single_experts),
+        cmocka_unit_test(compressed_experts_are_not_resident_one_by_one),
         cmocka_unit_test(a_full_card_keeps_what_fits),
         cmocka_unit_test(what_always_stays_needs_room),
         cmocka_unit_test(others_take_memory_while_it_loads),
