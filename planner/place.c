@@ -98,35 +98,30 @@ static enum atsi_status consider(struct atsi_problem *s, struct atsi_candidate c
     return ATSI_OK;
 }
 
-static bool is_searched(const struct atsi_problem *s, enum atsi_place_method method) {
-    bool only_single = s->options->experts == ATSI_EXPERTS_SINGLE;
-    switch (method) {
-    case ATSI_PLACE_UNDIVIDED: return !only_single;
-    case ATSI_PLACE_PARTITION: return s->has_experts && !only_single;
-    case ATSI_PLACE_SINGLE_EVEN: return s->hot.n_routers > 0 && !s->hot.counted;
-    default: return s->hot.n_routers > 0;
-    }
-}
-
-// The best of the plan's present chunk.
-static enum atsi_status find_bests(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
+// The best of one method with the plan's present chunk.
+static enum atsi_status try_method(struct atsi_problem *s, enum atsi_place_method method, struct bests *bests,
+                                   struct atsi_error *err) {
     enum {
         MAX_REGIONS = 8
     };
     uint64_t regions[MAX_REGIONS];
     uint32_t n_regions = list_regions(s, regions, s->options->goal == ATSI_PLACE_STATIC ? 1 : MAX_REGIONS);
     int n_prices = s->options->goal == ATSI_PLACE_STATIC ? 1 : 2;
-    *bests = no_bests();
     for (uint32_t i = 0; i < n_regions; i++)
-        for (int method = 0; method < ATSI_PLACE_SEARCHED; method++)
-            for (int streamed = 0; streamed < n_prices; streamed++) {
-                struct atsi_candidate c = {.chunk = s->plan->limits.chunk,
-                                           .temp_bytes = regions[i],
-                                           .method = (enum atsi_place_method)method,
-                                           .streamed = streamed != 0};
-                if (is_searched(s, c.method)) ATSI_TRY(consider(s, c, bests, err));
-            }
+        for (int streamed = 0; streamed < n_prices; streamed++) {
+            struct atsi_candidate c = {
+                .chunk = s->plan->limits.chunk, .temp_bytes = regions[i], .method = method, .streamed = streamed != 0};
+            ATSI_TRY(consider(s, c, bests, err));
+        }
     return ATSI_OK;
+}
+
+static enum atsi_status find_bests(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
+    bool by_unit = s->options->experts != ATSI_EXPERTS_SINGLE;
+    *bests = no_bests();
+    if (by_unit) ATSI_TRY(try_method(s, ATSI_PLACE_UNDIVIDED, bests, err));
+    if (by_unit && s->has_experts) ATSI_TRY(try_method(s, ATSI_PLACE_PARTITION, bests, err));
+    return s->hot.n_routers > 0 ? try_method(s, ATSI_PLACE_SINGLE_EXPERTS, bests, err) : ATSI_OK;
 }
 
 // Makes `chunk` the plan's and prices its prefill.
@@ -144,7 +139,7 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
 }
 
 // A prior promises nothing: the way that rests on it is left where routers that choose all experts alike would make it worse than the
-// best of the others by more than two hundredths, less than predictions are off by.
+// best of the others by more than two hundredths, less than predictions are off by. Then single experts are placed for such routers.
 static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
     struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
     struct bests others = *bests;
@@ -153,8 +148,9 @@ static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bes
     struct atsi_candidate c = single->candidate;
     ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EVEN, err));
     double score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us);
-    if (score > best_of(&others)->score * 1.02) *bests = others;
-    return ATSI_OK;
+    if (score <= best_of(&others)->score * 1.02) return ATSI_OK;
+    *bests = others;
+    return try_method(s, ATSI_PLACE_SINGLE_EVEN, bests, err);
 }
 
 static void merge_bests(struct bests *bests, const struct bests *more) {
@@ -175,6 +171,7 @@ static enum atsi_status try_chunk(struct atsi_problem *s, uint32_t chunk, struct
     ATSI_TRY(find_bests(s, &here, err));
     merge_bests(tried, &here);
     ATSI_TRY(distrust_prior(s, &here, err));
+    merge_bests(tried, &here);
     merge_bests(bests, &here);
     const struct best *best = best_of(&here);
     option->decode_us = best->candidate.decode_us;
