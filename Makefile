@@ -90,7 +90,7 @@ $(B)/obj/%_avx2.c.o:    ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2
 $(B)/obj/%_avxvnni.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavxvnni
 $(B)/obj/%_avx512.c.o:  ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 $(B)/obj/%_avx512vbmi.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
-$(B)/obj/%_avx512amx.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8
+$(B)/obj/%_avx512amx.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16
 $(B)/obj/kernels/cpu/%: OPT := -O3 -g
 $(B)/obj/formats/plan_codec.c.o: OPT := -O3 -g
 

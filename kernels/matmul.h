@@ -3,7 +3,9 @@
 // Numbers. Weights of F32, F16 and BF16 meet float32 inputs. Quantised weights meet inputs that were quantised to int8 once (per row,
 // 32 values to a scale) and are shared by all matrices that read them. Integer dot products are exact and every output's
 // float sums run along the columns in one fixed order, the same in every kernel: results do not depend on the instruction
-// set, on how tokens are batched, or on the thread that computes them (tests/unit/test_matmul.c demands equal bits).
+// set, on how tokens are batched, or on the thread that computes them (tests/unit/test_matmul.c demands equal bits). One exception:
+// where the processor has AMX, chunks of many tokens of F16 and BF16 weights are computed with it, to the accuracy of float but in another
+// order (kernels/cpu/matmul_float_avx512amx.c has the bound); how a prompt is cut then shows in the last bits.
 //
 // For quantised weights, per 32 columns c with activation scale d and weights w = scale * q - min (kernels/cpu/quant.h):
 //     acc <- fma(float(sum q*a), scale * d, acc)                      (twice 16 columns when scales stand for 16)
@@ -76,7 +78,8 @@ struct atsi_matmul_kernels {
     enum atsi_isa isa;
     atsi_act_quantise_fn *quantise;
     atsi_matmul_fn *matmul[ATSI_DTYPE_LIMIT]; // NULL where atsi_matmul_input says unsupported
-    // Faster ones with the same results for at least ATSI_MANY_TOKENS tokens without pairs, NULL where there is none.
+    // Faster ones for at least ATSI_MANY_TOKENS tokens without pairs, NULL where there is none. Results are the same but for the
+    // exception above.
     atsi_matmul_fn *many[ATSI_DTYPE_LIMIT];
 };
 // Fills *out. The isa must be supported (kernels/cpu/features.h).
@@ -92,7 +95,7 @@ void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, si
 uint32_t atsi_matmul_tiles(uint32_t n_rows); // tiles of 16 rows
 // A matmul as n chunks of whole tiles, cut so that n_threads threads taking chunks as they get free finish together and a
 // chunk's weights stay in the cache across its tokens. Any thread may compute any chunk 0..n-1, each once.
-uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads);
+uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads);
 void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
                        uint32_t i_chunk);
 
@@ -122,7 +125,8 @@ struct atsi_experts_args {
     const void *resident;
 };
 // As atsi_matmul_n_chunks and atsi_matmul_chunk.
-uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threads);
+uint32_t atsi_experts_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args,
+                               int n_threads);
 void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
                         uint32_t i_chunk);
 

@@ -59,13 +59,13 @@ bool atsi_isa_supported(enum atsi_isa isa) {
 bool atsi_cpu_has_vbmi(void) { return all_set(read_cpu().leaf7_ecx, bit_AVX512VBMI); }
 
 bool atsi_cpu_has_amx(void) {
-    const uint32_t AMX_STATE = 3u << 17, AMX_TILE_BIT = 1u << 24, AMX_INT8_BIT = 1u << 25; // of leaf 7, edx
+    const uint32_t AMX_STATE = 3u << 17, AMX_BITS = 1u << 22 | 3u << 24; // of leaf 7, edx: bf16; tiles, int8
     enum {
         REQUEST_PERMISSION = 0x1023, // ARCH_REQ_XCOMP_PERM, newer than some headers
         TILE_DATA = 18
     };
     struct cpu_words w = read_cpu();
-    return all_set(w.leaf7_edx, AMX_TILE_BIT | AMX_INT8_BIT) && all_set(w.state, AMX_STATE) &&
+    return all_set(w.leaf7_edx, AMX_BITS) && all_set(w.state, AMX_STATE) &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 #else

@@ -22,7 +22,7 @@ bool atsi_isa_supported(enum atsi_isa isa);
 enum atsi_isa atsi_isa_best(void);
 // Whether a CPU that has ATSI_ISA_AVX512 also has VBMI, which looks bytes up across a register.
 bool atsi_cpu_has_vbmi(void);
-// Whether it has AMX for int8, and the system lets this process use it: asks for that (Linux 5.16), for all threads.
+// Whether it has AMX for int8 and bfloat16, and the system lets this process use it: asks for that (Linux 5.16), for all threads.
 bool atsi_cpu_has_amx(void);
 // By name; NULL and "auto" give the best. ATSI_BAD_INPUT when the name is unknown or the CPU lacks the instructions.
 enum atsi_status atsi_isa_select(const char *name, enum atsi_isa *out, struct atsi_error *err);

@@ -33,7 +33,10 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
     if (isa == ATSI_ISA_AVXVNNI) atsi_matmul_fill_avxvnni(out);
     if (isa == ATSI_ISA_AVX512) atsi_matmul_fill_avx512(out);
     if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_vbmi()) atsi_matmul_fill_avx512vbmi(out);
-    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_amx()) atsi_matmul_fill_avx512amx(out);
+    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_amx()) {
+        atsi_matmul_fill_avx512amx(out);
+        atsi_matmul_fill_float_avx512amx(out);
+    }
 #endif
 }
 
@@ -56,26 +59,40 @@ void atsi_quantise_rows(const struct atsi_matmul_kernels *k, const float *in, si
 
 uint32_t atsi_matmul_tiles(uint32_t n_rows) { return n_rows / ATSI_TILE_ROWS + (n_rows % ATSI_TILE_ROWS != 0); }
 
-// How a matmul is cut: runs of `tiles` tiles, each for groups of `tokens` tokens.
+// How a matmul is cut: runs of `tiles` tiles, each for groups of `tokens` tokens, the last group for the rest.
 struct cut {
     uint32_t tiles, n_runs;
     uint32_t tokens, n_groups;
 };
 
+// A group too short for the kernels of many tokens goes with the one before.
+static uint32_t groups_of(uint32_t n_tokens) {
+    uint32_t short_tokens = ATSI_MANY_TOKENS - 1;
+    return n_tokens < 2 * TOKEN_GROUP ? 1 : (n_tokens - short_tokens + TOKEN_GROUP - 1) / TOKEN_GROUP;
+}
+
+// Whether a kernel prepares inputs for its run of tiles: the more tiles, the better.
+static bool prepares_inputs(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a) {
+    return k->many[a->dtype] != NULL && atsi_matmul_input(a->dtype) == ATSI_INPUT_F32 &&
+           a->n_tokens >= ATSI_MANY_TOKENS;
+}
+
 // n_experts: matrices of this shape that are worked on together, 0 for a matmul without experts. Its many tokens are cut too (not
 // those of experts, even of one: their numbers differ from a's, and every expert has as many chunks): runs can then be so long
 // that a group's inputs serve many tiles while they are in L2.
-static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_experts, int n_threads) {
+static struct cut cut_of(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_experts,
+                         int n_threads) {
     uint64_t tile_bytes = ATSI_TILE_ROWS * atsi_dtype_row_bytes(a->dtype, a->n_cols);
     uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
              most = CHUNK_BYTES_MAX / tile_bytes;
-    struct cut cut = {.tokens = a->n_tokens, .n_groups = 1};
-    if (n_experts == 0 && a->n_tokens >= 2 * TOKEN_GROUP) {
-        cut.tokens = TOKEN_GROUP;
-        cut.n_groups = (a->n_tokens - 1) / TOKEN_GROUP + 1;
+    struct cut cut = {.tokens = a->n_tokens, .n_groups = n_experts == 0 ? groups_of(a->n_tokens) : 1};
+    if (cut.n_groups > 1) cut.tokens = TOKEN_GROUP;
+    uint64_t per_thread = CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
+    if (n_experts == 0 && prepares_inputs(k, a)) {
+        per_thread = CHUNKS_PER_THREAD;
+        most = n_tiles;
     }
-    uint64_t wanted = (uint64_t)n_threads * CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
-    uint64_t n = n_tiles * (n_experts > 0 ? n_experts : 1) * cut.n_groups / wanted;
+    uint64_t n = n_tiles * (n_experts > 0 ? n_experts : 1) * cut.n_groups / ((uint64_t)n_threads * per_thread);
     if (n > most) n = most;
     if (n < least) n = least;
     if (n > n_tiles) n = n_tiles;
@@ -85,20 +102,21 @@ static struct cut cut_of(const struct atsi_matmul_args *a, uint32_t n_experts, i
     return cut;
 }
 
-static uint32_t n_chunks(const struct atsi_matmul_args *a, uint32_t n_experts, int n_threads) {
-    struct cut cut = cut_of(a, n_experts, n_threads);
+static uint32_t n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_experts,
+                         int n_threads) {
+    struct cut cut = cut_of(k, a, n_experts, n_threads);
     return cut.n_runs * cut.n_groups;
 }
 
 // The groups of a run follow each other, so that threads meet in the same weights.
 static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_experts,
                       int n_threads, uint32_t i_chunk) {
-    struct cut cut = cut_of(a, n_experts, n_threads);
-    uint32_t i_run = i_chunk / cut.n_groups, first = i_chunk % cut.n_groups * cut.tokens;
+    struct cut cut = cut_of(k, a, n_experts, n_threads);
+    uint32_t i_run = i_chunk / cut.n_groups, i_group = i_chunk % cut.n_groups, first = i_group * cut.tokens;
     uint32_t n_tiles = atsi_matmul_tiles(a->n_rows), begin = i_run * cut.tiles;
     uint32_t end = n_tiles - begin < cut.tiles ? n_tiles : begin + cut.tiles;
     struct atsi_matmul_args part = *a;
-    part.n_tokens = a->n_tokens - first < cut.tokens ? a->n_tokens - first : cut.tokens;
+    part.n_tokens = i_group + 1 == cut.n_groups ? a->n_tokens - first : cut.tokens;
     if (a->pairs != NULL) {
         part.pairs += first;
     } else {
@@ -109,8 +127,8 @@ static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_mat
     (many ? k->many : k->matmul)[a->dtype](&part, begin, end);
 }
 
-uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_args *args, int n_threads) {
-    return n_chunks(args, 0, n_threads);
+uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads) {
+    return n_chunks(k, args, 0, n_threads);
 }
 
 void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
@@ -154,9 +172,10 @@ void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words
     *groups = g;
 }
 
-uint32_t atsi_experts_n_chunks(const struct atsi_experts_args *args, int n_threads) {
+uint32_t atsi_experts_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args,
+                               int n_threads) {
     uint32_t n_active = args->groups->n_active;
-    return n_active == 0 ? 0 : n_active * n_chunks(&args->matmul, n_active, n_threads);
+    return n_active == 0 ? 0 : n_active * n_chunks(k, &args->matmul, n_active, n_threads);
 }
 
 static const void *weight_of_expert(const struct atsi_experts_args *args, uint32_t expert) {
@@ -168,7 +187,7 @@ static const void *weight_of_expert(const struct atsi_experts_args *args, uint32
 void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
                         uint32_t i_chunk) {
     const struct atsi_expert_groups *g = args->groups;
-    uint32_t per_expert = n_chunks(&args->matmul, g->n_active, n_threads), e = g->active[i_chunk / per_expert];
+    uint32_t per_expert = n_chunks(k, &args->matmul, g->n_active, n_threads), e = g->active[i_chunk / per_expert];
     struct atsi_matmul_args a = args->matmul;
     a.weight = weight_of_expert(args, e);
     if (a.bias != NULL) a.bias += (size_t)e * a.n_rows;

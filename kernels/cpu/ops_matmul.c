@@ -118,8 +118,10 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
     }
     struct atsi_matmul_args args = matmul_args(cpu, call, slot);
     struct atsi_span spans[2] = {in, atsi_span_rows(&call->out[0], n_rows, true)};
-    struct atsi_step step = {
-        .run = run_matmul, .call = call, .arg = {slot}, .n_items = atsi_matmul_n_chunks(&args, cpu->n_run_threads)};
+    struct atsi_step step = {.run = run_matmul,
+                             .call = call,
+                             .arg = {slot},
+                             .n_items = atsi_matmul_n_chunks(&cpu->matmul, &args, cpu->n_run_threads)};
     atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
@@ -174,7 +176,7 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
 
 static uint32_t count_experts(struct atsi_cpu *cpu, const struct atsi_step *step) {
     struct atsi_experts_args args = experts_args(cpu, step->call, step->arg[0]);
-    return atsi_experts_n_chunks(&args, cpu->n_run_threads);
+    return atsi_experts_n_chunks(&cpu->matmul, &args, cpu->n_run_threads);
 }
 
 static void run_experts(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_chunk, int i_thread) {

@@ -159,7 +159,7 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     struct matmul_job *j = context;
     struct atsi_matmul_args a = j->args;
     const struct atsi_matmul_kernels *k = &j->b->kernels;
-    uint32_t n_chunks = atsi_matmul_n_chunks(&a, n_threads);
+    uint32_t n_chunks = atsi_matmul_n_chunks(k, &a, n_threads);
     for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
         atsi_pool_barrier(j->b->pool);
         double start = now(j->b);

@@ -82,30 +82,32 @@ static float input_value(const struct problem *p, uint32_t t, uint32_t c) {
     return b[c / 32].d * (float)b[c / 32].q[c % 32];
 }
 
-// Sums of n products of rounded factors: each product and each addition may be off by 2^-24 of its size, in blocks of 32.
-static void check_against_double(const struct problem *p, const float *out) {
+// Within `units` of 2^-24 of the sum of the products' sizes.
+static void check_against_double(const struct problem *p, const float *out, double units) {
     uint32_t n_cols = p->args.n_cols;
     float *w = malloc(n_cols * sizeof(float));
     for (uint32_t r = 0; r < p->args.n_rows; r++) {
         atsi_dequant(p->args.dtype, (const uint8_t *)p->rows + r * atsi_dtype_row_bytes(p->args.dtype, n_cols), n_cols,
                      w);
         for (uint32_t t = 0; t < p->args.n_tokens; t++) {
-            double sum = 0, size = 0;
+            double sum = p->args.bias != NULL ? (double)p->args.bias[r] : 0, size = fabs(sum);
             for (uint32_t c = 0; c < n_cols; c++) {
                 double term = (double)w[c] * (double)input_value(p, t, c);
                 sum += term;
                 size += fabs(term);
             }
-            double got = (double)out[(size_t)t * p->args.out_stride + r],
-                   allowed = 0x1p-24 * (4 + n_cols / 16.0) * size + 1e-37;
-            // A min moves whole blocks: what cancels between q and min still rounds.
-            if (!(fabs(got - sum) <= 16 * allowed))
-                fail_msg("%s row %u token %u: got %.9g, expected %.9g +- %.2g", atsi_dtype_name(p->args.dtype), r, t,
-                         got, sum, 16 * allowed);
+            double got = (double)out[(size_t)t * p->args.out_stride + r], allowed = 0x1p-24 * units * size + 1e-37;
+            if (!(fabs(got - sum) <= allowed))
+                fail_msg("%s row %u token %u of %u: got %.9g, expected %.9g +- %.2g", atsi_dtype_name(p->args.dtype), r,
+                         t, p->args.n_tokens, got, sum, allowed);
         }
     }
     free(w);
 }
+
+// Each product and each addition may be off by 2^-24 of its size, in blocks of 32. A min moves whole blocks: what cancels between q
+// and min still rounds.
+static double units_of_reference(const struct problem *p) { return 16 * (4 + p->args.n_cols / 16.0); }
 
 static const uint32_t ROWS[] = {1, 15, 16, 17, 40};
 
@@ -130,7 +132,7 @@ static void test_reference(void **state) {
                                         1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
                 float *out = malloc((size_t)p.args.n_tokens * p.args.n_rows * sizeof(float));
                 run(&ref, p.args, out);
-                check_against_double(&p, out);
+                check_against_double(&p, out, units_of_reference(&p));
                 free(out);
                 destroy(&p);
             }
@@ -296,7 +298,7 @@ static void run_chunks(const struct atsi_matmul_kernels *k, const struct problem
     memset(out, 0, (size_t)args.n_tokens * args.n_rows * sizeof *out);
     args.out = out;
     args.add = true;
-    for (uint32_t i = atsi_matmul_n_chunks(&args, n_threads); i-- > 0;) atsi_matmul_chunk(k, &args, n_threads, i);
+    for (uint32_t i = atsi_matmul_n_chunks(k, &args, n_threads); i-- > 0;) atsi_matmul_chunk(k, &args, n_threads, i);
 }
 
 // The chunks of a matmul cover every row and token once, for any number of threads.
@@ -318,7 +320,12 @@ static void test_chunks(void **state) {
     destroy(&p);
 }
 
-// Chunks of many tokens, which may take kernels of their own, against the kernels for any number.
+// What kernels/cpu/matmul_float_avx512amx.c promises, and two more roundings: chunks are added to zero, after the bias.
+static double units_of_many_floats(const struct problem *p) {
+    return (p->args.dtype == ATSI_F16 ? 5 : 3) * ceil(p->args.n_cols / 32.0) + 17 + 4 + 2;
+}
+
+// Chunks of many tokens, which may take kernels of their own, against the kernels for any number: equal, but for float weights.
 static void check_many_tokens(const struct atsi_matmul_kernels *k) {
     static const uint32_t N_TOKENS[] = {15, 16, 17, 31, 63, 64, 65, 79, 80, 130, 203};
     struct quant_rng rng = {31};
@@ -332,11 +339,35 @@ static void check_many_tokens(const struct atsi_matmul_kernels *k) {
             float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
             run(k, p.args, whole);
             run_chunks(k, &p, 1 + (int)j, chunks);
-            assert_memory_equal(whole, chunks, n * sizeof(float));
+            if (k->many[dtype] != NULL && atsi_matmul_input(dtype) == ATSI_INPUT_F32)
+                check_against_double(&p, chunks, units_of_many_floats(&p));
+            else
+                assert_memory_equal(whole, chunks, n * sizeof(float));
             free(whole);
             free(chunks);
             destroy(&p);
         }
+}
+
+// Inputs of all sizes, and one that is no number: it shows in its own row and nowhere else.
+static void check_many_floats(const struct atsi_matmul_kernels *k, enum atsi_dtype dtype) {
+    enum {
+        TOKENS = 64 + 40, // a block of inputs and a part of one
+        ROWS_OUT = 16 * 17 + 5,
+        COLS = 300,
+        NAN_TOKEN = 33
+    };
+    struct quant_rng rng = {41};
+    struct problem p = make(dtype, QUANT_TINY, ROWS_OUT, COLS, TOKENS, &rng, k);
+    for (int i = 0; i < TOKENS * COLS; i++) p.in[i] = ldexpf(quant_uniform(&rng), (int)(quant_next(&rng) % 140) - 70);
+    float *out = aligned((size_t)TOKENS * ROWS_OUT * sizeof(float));
+    run_chunks(k, &p, 1, out);
+    check_against_double(&p, out, units_of_many_floats(&p));
+    p.in[NAN_TOKEN * COLS + 290] = NAN;
+    run_chunks(k, &p, 1, out);
+    for (int i = 0; i < TOKENS * ROWS_OUT; i++) assert_int_equal(isnan(out[i]), i / ROWS_OUT == NAN_TOKEN);
+    free(out);
+    destroy(&p);
 }
 
 static void test_many_tokens(void **state) {
@@ -344,6 +375,8 @@ static void test_many_tokens(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, atsi_isa_best());
     check_many_tokens(&k);
+    check_many_floats(&k, ATSI_F16);
+    check_many_floats(&k, ATSI_BF16);
 }
 
 #if defined(__x86_64__)
@@ -356,11 +389,14 @@ static void test_emulated_amx(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, ATSI_ISA_AVX512);
     emulated_amx_fill(&k);
+    emulated_amx_float_fill(&k);
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++) {
         enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
         if (atsi_layout_of(dtype) == ATSI_LAYOUT_TILE16) assert_non_null(k.many[dtype]);
     }
     check_many_tokens(&k);
+    check_many_floats(&k, ATSI_F16);
+    check_many_floats(&k, ATSI_BF16);
 }
 #endif
 
@@ -433,7 +469,7 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
     e.matmul.n_slots = N_SLOTS;
     e.matmul.in_slot_stride = in_per_slot ? p.args.in_stride : 0;
     e.matmul.in_stride = in_per_slot ? N_SLOTS * p.args.in_stride : p.args.in_stride;
-    uint32_t n_chunks = atsi_experts_n_chunks(&e, 3);
+    uint32_t n_chunks = atsi_experts_n_chunks(&k, &e, 3);
     for (uint32_t i = 0; i < n_chunks; i++) atsi_experts_chunk(&k, &e, 3, i);
 
     for (uint32_t pair = 0; pair < N_TOKENS * N_SLOTS; pair++) {
@@ -486,7 +522,7 @@ static void test_lone_expert(void **state) {
         e.matmul.out = got;
         e.matmul.n_slots = 1;
         e.matmul.add = true;
-        for (uint32_t i = atsi_experts_n_chunks(&e, 3); i-- > 0;) atsi_experts_chunk(&k, &e, 3, i);
+        for (uint32_t i = atsi_experts_n_chunks(&k, &e, 3); i-- > 0;) atsi_experts_chunk(&k, &e, 3, i);
         for (int t = 0; t < TOKENS; t++)
             for (int r = 0; r < ROWS; r++) assert_true(got[t * ROWS + r] == (ids[t] == 0 ? whole[t * ROWS + r] : 0.0f));
         free(words);
