@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <immintrin.h>
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 // What the instructions are said to do (Intel's manual, volume 2): registers of at most 16 rows of 64 bytes, their used part configured.
