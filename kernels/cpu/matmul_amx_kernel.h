@@ -10,7 +10,8 @@ static void X_NAME(_open)(const uint8_t *block, int n_subs, struct panel *panel)
         for (int s = 0; s < X_SUBS; s++) {
             struct opened_sub *sub = &panel->subs[i + s];
 #pragma GCC unroll 8
-            for (int k = 0; k < 8; k++) v_store(sub->words[k], X_NAME(_word)(block, 0, s, k));
+            for (int k = 0; k < 8; k++)
+                v_store(sub->words[k], v_sub_8(X_NAME(_word)(block, 0, s, k), v_set_8(X_OFFSET)));
 #pragma GCC unroll 2
             for (int g = 0; g < 32 / X_GROUP; g++) vf_store(sub->scale[g], X_NAME(_scale)(block, &scratch, 0, s, g));
             if (X_MINS != MINS_NONE) vf_store(sub->min, X_NAME(_min)(block, &scratch, 0, s));
@@ -21,17 +22,16 @@ static void X_NAME(_open)(const uint8_t *block, int n_subs, struct panel *panel)
     }
 }
 
-// acc[t] += the sub-block against 16 tokens, whose dots are known.
-INLINE void X_NAME(_add)(const struct opened_sub *sub, const struct dots *dots, const struct act_head *heads,
-                         vflt *acc) {
+// acc[t] += the sub-block against 16 tokens, whose dots are known, one array for each group of columns.
+INLINE void X_NAME(_add)(const struct opened_sub *sub, const int32_t (*dots)[AMX_TOKENS][ATSI_TILE_ROWS],
+                         const struct act_head *heads, vflt *acc) {
 #pragma GCC unroll 2
     for (int g = 0; g < 32 / X_GROUP; g++) {
         vflt scale = vf_load(sub->scale[g]);
 #pragma GCC unroll 16
         for (int t = 0; t < AMX_TOKENS; t++) {
-            vint dot = v_load(dots->of_group[g][t]);
-            if (X_OFFSET) dot = v_dot_16(dot, v_offsets(X_OFFSET, X_GROUP, g), v_broadcast_32(heads[t].sum));
-            acc[t] = vf_fma(vf_from_int(dot), vf_mul(scale, vf_broadcast(&heads[t].d)), acc[t]);
+            vflt dot = vf_from_int(v_load(dots[g][t]));
+            acc[t] = vf_fma(dot, vf_mul(scale, vf_broadcast(&heads[t].d)), acc[t]);
         }
     }
     if (X_MINS == MINS_NONE) return;
@@ -52,16 +52,19 @@ INLINE void X_NAME(_add)(const struct opened_sub *sub, const struct dots *dots, 
 // sums[16 tokens][16 rows] += the panel times 16 tokens from `in` on, whose rows are in_stride bytes apart.
 static void X_NAME(_multiply)(const struct panel *panel, int n_subs, const struct atsi_act_block *in, size_t in_stride,
                               const struct act_head (*heads)[AMX_TOKENS], float *sums) {
-    struct dots dots[PANEL_SUBS];
+    enum {
+        GROUPS = 32 / X_GROUP,
+        SUBS = PRODUCTS / GROUPS
+    };
+    struct dots dots;
     vflt acc[AMX_TOKENS];
-    for (int s = 0; s < n_subs; s++)
-        if (X_GROUP == 32)
-            dots_of_32(&panel->subs[s], &in[s], in_stride, &dots[s]);
-        else
-            dots_of_16(&panel->subs[s], &in[s], in_stride, &dots[s]);
 #pragma GCC unroll 16
     for (int t = 0; t < AMX_TOKENS; t++) acc[t] = vf_load(sums + ATSI_TILE_ROWS * t);
-    for (int s = 0; s < n_subs; s++) X_NAME(_add)(&panel->subs[s], &dots[s], heads[s], acc);
+    for (int s = 0; s < n_subs; s += SUBS) {
+        dots_of(X_GROUP, panel->subs + s, in + s, n_subs - s, in_stride, &dots);
+        for (int i = 0; i < SUBS && s + i < n_subs; i++)
+            X_NAME(_add)(&panel->subs[s + i], dots.of + i * GROUPS, heads[s + i], acc);
+    }
 #pragma GCC unroll 16
     for (int t = 0; t < AMX_TOKENS; t++) vf_store(sums + ATSI_TILE_ROWS * t, acc[t]);
 }

@@ -1,9 +1,10 @@
 // Many tokens with AMX: a register of 16 x 64 bytes times another, 16 rows of int32 sums in 16 cycles.
 //
 // A tile's words are what AMX wants of its second factor: word k holds weights 4k .. 4k + 3 of 16 rows. The first factor is the
-// quantised inputs of 16 tokens as they lie. One product takes the 32 (or 16) columns that share a scale, so a third of the
-// instructions of VNNI are left: those that turn sums to floats and scale them. Panels of 8 sub-blocks are opened once for 64 tokens,
-// and the inputs of a panel, 22 KB, serve AMX_TILES tiles while they are in L1.
+// quantised inputs of 16 tokens as they lie. One product takes the 32 (or 16) columns that share a scale, so of the instructions of VNNI
+// those are left that turn sums to floats and scale them. Panels of 8 sub-blocks are opened once for 64 tokens (to signed weights: all
+// types have such of 8 bits), and the inputs of a panel, 22 KB, serve AMX_TILES tiles while they are in L1.
+#include <stddef.h>
 #include <string.h>
 
 #include "kernels/cpu/simd_avx512.h"
@@ -15,31 +16,33 @@
 enum {
     AMX_TOKENS = 16,
     AMX_GROUPS = 4, // of 16 tokens that a panel is opened for
-    AMX_TILES = 4,
-    PANEL_SUBS = 8
+    AMX_TILES = 16, // that heads of inputs are gathered for
+    PANEL_SUBS = 8,
+    PRODUCTS = 4 // under way at once
 };
 _Static_assert((int)ATSI_MANY_TOKENS >= (int)AMX_TOKENS, "no group is short");
 
 // A sub-block of 32 columns and 16 rows.
 struct opened_sub {
-    uint8_t words[8][64]; // [words][16 rows x 4 columns]
-    float scale[2][16];   // [groups of columns][rows]
+    int8_t words[8][64]; // [words][16 rows x 4 columns], true weights
+    float scale[2][16];  // [groups of columns][rows]
     float min[16];
     int32_t min_pair[16];
 };
 struct panel {
     struct opened_sub subs[PANEL_SUBS] __attribute__((aligned(64)));
 };
-// The sums of products of a sub-block with 16 tokens, for each group of columns with a scale of its own.
+// The sums of products of 16 tokens with the columns that share a scale: of four sub-blocks, or of two twice.
 struct dots {
-    int32_t of_group[2][AMX_TOKENS][ATSI_TILE_ROWS] __attribute__((aligned(64)));
+    int32_t of[PRODUCTS][AMX_TOKENS][ATSI_TILE_ROWS] __attribute__((aligned(64)));
 };
-// The part of an input block that is no factor.
+// The beginning of an input block: what is no factor, rounded up to what one move copies.
 struct act_head {
     float d, d_sum;
     int16_t sum[2];
-    uint32_t unused;
+    int8_t q[4];
 };
+_Static_assert(offsetof(struct act_head, q) == offsetof(struct atsi_act_block, q), "a block begins so");
 
 struct amx_type {
     uint32_t sub_bytes; // of a tile
@@ -54,44 +57,61 @@ struct amx_type {
 // The compiler does not know what the instructions that load tiles read: all that is at `p` is in memory from here on.
 static void write_out(const void *p) { __asm__ volatile("" ::"r"(p) : "memory"); }
 
-// Registers: 0 and 1 sums, 2 and 3 inputs, 4 and 5 weights.
+// Registers: 0..3 sums, 4 and 5 inputs, 6 and 7 weights.
 static void configure(uint32_t group) {
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t n_rows[16];
     } __attribute__((aligned(64))) config = {.palette = 1};
-    for (int i = 0; i < 6; i++) {
-        config.row_bytes[i] = i == 2 || i == 3 ? (uint16_t)group : 64;
-        config.n_rows[i] = i < 4 ? AMX_TOKENS : (uint8_t)(group / 4);
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = i == 4 || i == 5 ? (uint16_t)group : 64;
+        config.n_rows[i] = i < 6 ? AMX_TOKENS : (uint8_t)(group / 4);
     }
     write_out(&config);
     _tile_loadconfig(&config);
 }
 
-static void dots_of_32(const struct opened_sub *sub, const struct atsi_act_block *in, size_t in_stride,
-                       struct dots *out) {
-    write_out(sub);
+// The factors of a product: inputs of 16 tokens, rows in_stride apart, and words of weights.
+struct factors {
+    const int8_t *in;
+    const int8_t (*words)[64];
+};
+
+// A product takes 52 cycles and the next can begin after 16: each has registers of its own, so that none waits for the one before.
+static void multiply_four(const struct factors *f, size_t in_stride, struct dots *out) {
+    _tile_loadd(4, f[0].in, in_stride);
+    _tile_loadd(6, f[0].words, 64);
     _tile_zero(0);
-    _tile_loadd(2, in->q, in_stride);
-    _tile_loadd(4, sub->words, 64);
-    _tile_dpbsud(0, 2, 4);
-    _tile_stored(0, out->of_group[0], 64);
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(5, f[1].in, in_stride);
+    _tile_loadd(7, f[1].words, 64);
+    _tile_zero(1);
+    _tile_dpbssd(1, 5, 7);
+    _tile_loadd(4, f[2].in, in_stride);
+    _tile_loadd(6, f[2].words, 64);
+    _tile_zero(2);
+    _tile_dpbssd(2, 4, 6);
+    _tile_loadd(5, f[3].in, in_stride);
+    _tile_loadd(7, f[3].words, 64);
+    _tile_zero(3);
+    _tile_dpbssd(3, 5, 7);
+    _tile_stored(0, out->of[0], 64);
+    _tile_stored(1, out->of[1], 64);
+    _tile_stored(2, out->of[2], 64);
+    _tile_stored(3, out->of[3], 64);
 }
 
-static void dots_of_16(const struct opened_sub *sub, const struct atsi_act_block *in, size_t in_stride,
-                       struct dots *out) {
-    write_out(sub);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_loadd(2, in->q, in_stride);
-    _tile_loadd(4, sub->words, 64);
-    _tile_loadd(3, in->q + 16, in_stride);
-    _tile_loadd(5, sub->words[4], 64);
-    _tile_dpbsud(0, 2, 4);
-    _tile_dpbsud(1, 3, 5);
-    _tile_stored(0, out->of_group[0], 64);
-    _tile_stored(1, out->of_group[1], 64);
+// The products of as many sub-blocks as dots hold; beyond the last of n it is taken again.
+INLINE void dots_of(int group, const struct opened_sub *subs, const struct atsi_act_block *in, int n, size_t in_stride,
+                    struct dots *out) {
+    struct factors f[PRODUCTS];
+    int per_sub = 32 / group;
+    for (int i = 0; i < PRODUCTS; i++) {
+        int s = i / per_sub < n ? i / per_sub : n - 1, part = i % per_sub;
+        f[i] = (struct factors){in[s].q + part * group, subs[s].words + part * (group / 4)};
+    }
+    multiply_four(f, in_stride, out);
 }
 
 // ---- loops --------------------------------------------------------------------------------------------------------------
@@ -121,8 +141,7 @@ static void gather_heads(const struct atsi_matmul_args *a, uint32_t first_token,
                          struct act_head (*heads)[AMX_TOKENS]) {
     for (uint32_t t = 0; t < AMX_TOKENS; t++) {
         const struct atsi_act_block *in = input(a, first_token + t, first_sub);
-        for (int s = 0; s < n_subs; s++)
-            heads[s][t] = (struct act_head){in[s].d, in[s].d_sum, {in[s].sum[0], in[s].sum[1]}, 0};
+        for (int s = 0; s < n_subs; s++) memcpy(&heads[s][t], &in[s], sizeof heads[s][t]);
     }
 }
 
@@ -132,7 +151,7 @@ static void multiply_tiles(const struct amx_type *type, const struct atsi_matmul
     uint32_t n_subs = a->n_cols / 32;
     size_t tile_bytes = (size_t)n_subs * type->sub_bytes;
     const uint8_t *tiles = (const uint8_t *)a->weight + tile_begin * tile_bytes;
-    memset(sums, 0, sizeof sums);
+    memset(sums, 0, n_tiles * sizeof *sums);
     for (uint32_t i = 0; i < n_subs; i += PANEL_SUBS) {
         int n = n_subs - i < PANEL_SUBS ? (int)(n_subs - i) : PANEL_SUBS;
         struct act_head heads[AMX_GROUPS][PANEL_SUBS][AMX_TOKENS];
@@ -140,6 +159,7 @@ static void multiply_tiles(const struct amx_type *type, const struct atsi_matmul
         for (uint32_t tile = 0; tile < n_tiles; tile++) {
             struct panel panel;
             type->open(tiles + tile * tile_bytes + (size_t)i * type->sub_bytes, n, &panel);
+            write_out(&panel);
             for (uint32_t g = 0; g < tokens->n_groups; g++)
                 type->multiply(&panel, n, input(a, tokens->first[g], i), a->in_stride, heads[g], sums[tile][g]);
         }

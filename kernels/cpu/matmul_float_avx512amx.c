@@ -268,7 +268,7 @@ INLINE void multiply_block(enum atsi_dtype dtype, const struct atsi_matmul_args 
     register_sums sums[TILES][GROUPS] __attribute__((aligned(64)));
     struct inputs inputs[GROUPS][PANEL_STEPS] __attribute__((aligned(64)));
     struct weights weights[2][PANEL_STEPS] __attribute__((aligned(64)));
-    memset(sums, 0, sizeof sums);
+    memset(sums, 0, (b->n_tiles + 1) / 2 * 2 * sizeof *sums);
     for (uint32_t col = 0; col < a->n_cols; col += PANEL_STEPS * STEP_COLS) {
         struct columns cols = columns(a, col);
         uint32_t n_steps = (cols.n + STEP_COLS - 1) / STEP_COLS;

@@ -32,8 +32,8 @@ static inline void store(int tile, void *to, size_t stride) {
         memcpy((uint8_t *)to + r * stride, tiles.rows[tile][r], tiles.row_bytes[tile]);
 }
 
-// sums += signed bytes of a times unsigned bytes of b, whose rows hold four of a column next to each other.
-static inline void dot_signed_unsigned(int sums, int a, int b) {
+// sums += signed bytes of a times those of b, whose rows hold four of a column next to each other.
+static inline void dot_signed(int sums, int a, int b) {
     assert(tiles.n_rows[sums] == tiles.n_rows[a] && tiles.row_bytes[sums] == tiles.row_bytes[b] &&
            tiles.row_bytes[a] == 4 * tiles.n_rows[b]);
     for (int m = 0; m < tiles.n_rows[sums]; m++)
@@ -41,7 +41,7 @@ static inline void dot_signed_unsigned(int sums, int a, int b) {
             int32_t sum;
             memcpy(&sum, tiles.rows[sums][m] + 4 * n, sizeof sum);
             for (int k = 0; k < tiles.row_bytes[a]; k++)
-                sum += (int8_t)tiles.rows[a][m][k] * tiles.rows[b][k / 4][4 * n + k % 4];
+                sum += (int8_t)tiles.rows[a][m][k] * (int8_t)tiles.rows[b][k / 4][4 * n + k % 4];
             memcpy(tiles.rows[sums][m] + 4 * n, &sum, sizeof sum);
         }
 }
@@ -78,14 +78,14 @@ static inline void dot_bfloat16(int sums, int a, int b) {
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
-#undef _tile_dpbsud
+#undef _tile_dpbssd
 #undef _tile_dpbf16ps
 #define _tile_loadconfig(config)       load_config((const void *)(config))
 #define _tile_release()                (void)0
 #define _tile_zero(tile)               memset(tiles.rows[tile], 0, sizeof tiles.rows[tile])
 #define _tile_loadd(tile, from, bytes) load(tile, from, bytes)
 #define _tile_stored(tile, to, bytes)  store(tile, to, bytes)
-#define _tile_dpbsud(sums, a, b)       dot_signed_unsigned(sums, a, b)
+#define _tile_dpbssd(sums, a, b)       dot_signed(sums, a, b)
 #define _tile_dpbf16ps(sums, a, b)     dot_bfloat16(sums, a, b)
 
 #endif
