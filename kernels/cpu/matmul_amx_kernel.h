@@ -56,14 +56,16 @@ static void X_NAME(_multiply)(const struct panel *panel, int n_subs, const struc
         GROUPS = 32 / X_GROUP,
         SUBS = PRODUCTS / GROUPS
     };
-    struct dots dots;
+    struct dots dots[2]; // added while the next are under way
     vflt acc[AMX_TOKENS];
 #pragma GCC unroll 16
     for (int t = 0; t < AMX_TOKENS; t++) acc[t] = vf_load(sums + ATSI_TILE_ROWS * t);
+    dots_of(X_GROUP, panel->subs, in, n_subs, in_stride, &dots[0]);
     for (int s = 0; s < n_subs; s += SUBS) {
-        dots_of(X_GROUP, panel->subs + s, in + s, n_subs - s, in_stride, &dots);
+        int next = s + SUBS, i_dots = s / SUBS % 2;
+        if (next < n_subs) dots_of(X_GROUP, panel->subs + next, in + next, n_subs - next, in_stride, &dots[1 - i_dots]);
         for (int i = 0; i < SUBS && s + i < n_subs; i++)
-            X_NAME(_add)(&panel->subs[s + i], dots.of + i * GROUPS, heads[s + i], acc);
+            X_NAME(_add)(&panel->subs[s + i], dots[i_dots].of + i * GROUPS, heads[s + i], acc);
     }
 #pragma GCC unroll 16
     for (int t = 0; t < AMX_TOKENS; t++) vf_store(sums + ATSI_TILE_ROWS * t, acc[t]);
