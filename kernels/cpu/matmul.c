@@ -9,7 +9,6 @@
 enum {
     // Uneven threads (busy neighbours, slower cores) lose at most about a quarter of a share.
     CHUNKS_PER_THREAD = 4,      // of one group of tokens, twice as many of several
-    TOKEN_GROUP = 64,           // whole blocks of the kernels (TOKEN_BLOCK)
     CHUNK_BYTES_MIN = 16 << 10, // below this the counter and the prefetchers' warm-up show
     CHUNK_BYTES_MAX = 256 << 10 // a chunk's weights and the activations of a block of tokens stay in a core's L2
 };
@@ -68,7 +67,7 @@ struct cut {
 // A group too short for the kernels of many tokens goes with the one before.
 static uint32_t groups_of(uint32_t n_tokens) {
     uint32_t short_tokens = ATSI_MANY_TOKENS - 1;
-    return n_tokens < 2 * TOKEN_GROUP ? 1 : (n_tokens - short_tokens + TOKEN_GROUP - 1) / TOKEN_GROUP;
+    return n_tokens < 2 * ATSI_TOKEN_GROUP ? 1 : (n_tokens - short_tokens + ATSI_TOKEN_GROUP - 1) / ATSI_TOKEN_GROUP;
 }
 
 // Whether a kernel prepares inputs for its run of tiles: the more tiles, the better.
@@ -86,7 +85,7 @@ static struct cut cut_of(const struct atsi_matmul_kernels *k, const struct atsi_
     uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
              most = CHUNK_BYTES_MAX / tile_bytes;
     struct cut cut = {.tokens = a->n_tokens, .n_groups = n_experts == 0 ? groups_of(a->n_tokens) : 1};
-    if (cut.n_groups > 1) cut.tokens = TOKEN_GROUP;
+    if (cut.n_groups > 1) cut.tokens = ATSI_TOKEN_GROUP;
     uint64_t per_thread = CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
     if (n_experts == 0 && prepares_inputs(k, a)) {
         per_thread = CHUNKS_PER_THREAD;

@@ -9,14 +9,14 @@
 
 #include "kernels/cpu/simd_avx512.h"
 // The bodies are written in the words of the header above.
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/matmul_store.h"
 #include "kernels/cpu/matmul_types.h"
 
 enum {
-    AMX_TOKENS = 16,
-    AMX_GROUPS = 4, // of 16 tokens that a panel is opened for
-    AMX_TILES = 16, // that heads of inputs are gathered for
+    AMX_GROUPS = ATSI_TOKEN_GROUP / AMX_TOKENS, // that a panel is opened for
+    AMX_TILES = 16,                             // that heads of inputs are gathered for
     PANEL_SUBS = 8,
     PRODUCTS = 4 // under way at once
 };
@@ -54,22 +54,14 @@ struct amx_type {
 
 // ---- tiles of the processor ---------------------------------------------------------------------------------------------
 
-// The compiler does not know what the instructions that load tiles read: all that is at `p` is in memory from here on.
-static void write_out(const void *p) { __asm__ volatile("" ::"r"(p) : "memory"); }
-
 // Registers: 0..3 sums, 4 and 5 inputs, 6 and 7 weights.
 static void configure(uint32_t group) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t n_rows[16];
-    } __attribute__((aligned(64))) config = {.palette = 1};
+    struct amx_shapes shapes;
     for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = i == 4 || i == 5 ? (uint16_t)group : 64;
-        config.n_rows[i] = i < 6 ? AMX_TOKENS : (uint8_t)(group / 4);
+        shapes.row_bytes[i] = i == 4 || i == 5 ? (uint16_t)group : 64;
+        shapes.n_rows[i] = i < 6 ? AMX_TOKENS : (uint8_t)(group / 4);
     }
-    write_out(&config);
-    _tile_loadconfig(&config);
+    amx_configure(&shapes);
 }
 
 // The factors of a product: inputs of 16 tokens, rows in_stride apart, and words of weights.
@@ -124,7 +116,7 @@ struct token_block {
 };
 
 static struct token_block token_block(uint32_t begin, uint32_t n_tokens) {
-    uint32_t n = n_tokens - begin < AMX_GROUPS * AMX_TOKENS ? n_tokens - begin : AMX_GROUPS * AMX_TOKENS;
+    uint32_t n = n_tokens - begin < ATSI_TOKEN_GROUP ? n_tokens - begin : ATSI_TOKEN_GROUP;
     struct token_block block = {begin, begin + n, (n + AMX_TOKENS - 1) / AMX_TOKENS, {0}};
     for (uint32_t g = 0; g < block.n_groups; g++) {
         uint32_t first = begin + g * AMX_TOKENS;
@@ -159,7 +151,7 @@ static void multiply_tiles(const struct amx_type *type, const struct atsi_matmul
         for (uint32_t tile = 0; tile < n_tiles; tile++) {
             struct panel panel;
             type->open(tiles + tile * tile_bytes + (size_t)i * type->sub_bytes, n, &panel);
-            write_out(&panel);
+            amx_write_out(&panel);
             for (uint32_t g = 0; g < tokens->n_groups; g++)
                 type->multiply(&panel, n, input(a, tokens->first[g], i), a->in_stride, heads[g], sums[tile][g]);
         }

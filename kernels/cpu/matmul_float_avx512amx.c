@@ -16,15 +16,15 @@
 
 #include "kernels/cpu/simd_avx512.h"
 // The words of the header above.
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/matmul_store.h"
 
 enum {
-    STEP_COLS = 32,  // of one instruction
-    PANEL_STEPS = 4, // two tiles' weights (16 KB) and two groups' inputs (24 KB) stay in L1
-    GROUP_TOKENS = 16,
-    GROUPS = 4, // that weights are cut for
-    TILES = 16, // that inputs are cut for
+    STEP_COLS = 32,                         // of one instruction
+    PANEL_STEPS = 4,                        // two tiles' weights (16 KB) and two groups' inputs (24 KB) stay in L1
+    GROUPS = ATSI_TOKEN_GROUP / AMX_TOKENS, // that weights are cut for
+    TILES = 16,                             // that inputs are cut for
     INPUT_PARTS = 3,
     WEIGHT_PARTS = 2,
     PAIRS = STEP_COLS / 2
@@ -134,22 +134,14 @@ INLINE void cut_weights(enum atsi_dtype dtype, const uint8_t *w, size_t row_byte
 
 // ---- registers of the processor -------------------------------------------------------------------------------------------
 
-// The compiler does not know what the instructions that load registers read: all that is at `p` is in memory from here on.
-static void write_out(const void *p) { __asm__ volatile("" ::"r"(p) : "memory"); }
-
 // Registers: 0..3 sums of two groups x two tiles, 4 and 5 inputs of the groups, 6 and 7 weights of the tiles.
 static void configure(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t n_rows[16];
-    } __attribute__((aligned(64))) config = {.palette = 1};
+    struct amx_shapes shapes;
     for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.n_rows[i] = 16;
+        shapes.row_bytes[i] = 64;
+        shapes.n_rows[i] = 16;
     }
-    write_out(&config);
-    _tile_loadconfig(&config);
+    amx_configure(&shapes);
 }
 
 static void load_inputs(const struct inputs *a, const struct inputs *b, int part) {
@@ -217,12 +209,12 @@ static struct columns columns(const struct atsi_matmul_args *a, uint32_t begin) 
 
 static void cut_inputs(const struct atsi_matmul_args *a, const struct block *b, struct columns cols,
                        struct inputs (*panels)[PANEL_STEPS]) {
-    for (uint32_t t = 0; t < b->n_groups * GROUP_TOKENS; t++) {
+    for (uint32_t t = 0; t < b->n_groups * AMX_TOKENS; t++) {
         bool exists = t < b->n_tokens;
         const float *x = (const float *)atsi_matmul_in_row(a, b->token + (exists ? t : 0)) + cols.begin;
-        struct inputs *out = panels[t / GROUP_TOKENS];
+        struct inputs *out = panels[t / AMX_TOKENS];
         for (uint32_t c = 0; c < cols.n; c += STEP_COLS)
-            cut_input(x + c, exists ? cols.n - c : 0, t % GROUP_TOKENS, out++);
+            cut_input(x + c, exists ? cols.n - c : 0, t % AMX_TOKENS, out++);
     }
 }
 
@@ -260,7 +252,7 @@ static void prefetch_next(const struct atsi_matmul_args *a, const struct block *
 static void store_block(const struct atsi_matmul_args *a, const struct block *b, register_sums (*sums)[GROUPS]) {
     for (uint32_t i = 0; i < b->n_tiles; i++)
         for (uint32_t t = 0; t < b->n_tokens; t++)
-            store_tile(a, (b->tile + i) * ATSI_TILE_ROWS, sums[i][t / GROUP_TOKENS][t % GROUP_TOKENS],
+            store_tile(a, (b->tile + i) * ATSI_TILE_ROWS, sums[i][t / AMX_TOKENS][t % AMX_TOKENS],
                        atsi_matmul_out_row(a, b->token + t));
 }
 
@@ -277,8 +269,8 @@ INLINE void multiply_block(enum atsi_dtype dtype, const struct atsi_matmul_args 
             prefetch_next(a, b, i, cols);
             cut_tile(dtype, a, b->tile + i, cols, weights[0]);
             cut_tile(dtype, a, b->tile + i + 1, cols, weights[1]);
-            write_out(inputs);
-            write_out(weights);
+            amx_write_out(inputs);
+            amx_write_out(weights);
             for (uint32_t g = 0; g < b->n_groups; g += 2)
                 multiply(dtype, weights, inputs + g, n_steps, sums[i] + g, sums[i + 1] + g);
         }
@@ -289,10 +281,10 @@ INLINE void multiply_block(enum atsi_dtype dtype, const struct atsi_matmul_args 
 INLINE void float_many(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin,
                        uint32_t tile_end) {
     configure();
-    for (uint32_t t = 0; t < a->n_tokens; t += GROUPS * GROUP_TOKENS) {
+    for (uint32_t t = 0; t < a->n_tokens; t += ATSI_TOKEN_GROUP) {
         uint32_t left = a->n_tokens - t;
-        struct block b = {.token = t, .n_tokens = left < GROUPS * GROUP_TOKENS ? left : GROUPS * GROUP_TOKENS};
-        b.n_groups = b.n_tokens <= 2 * GROUP_TOKENS ? 2 : GROUPS;
+        struct block b = {.token = t, .n_tokens = left < ATSI_TOKEN_GROUP ? left : ATSI_TOKEN_GROUP};
+        b.n_groups = b.n_tokens <= 2 * AMX_TOKENS ? 2 : GROUPS;
         for (b.tile = tile_begin; b.tile < tile_end; b.tile += TILES) {
             b.n_tiles = tile_end - b.tile < TILES ? tile_end - b.tile : TILES;
             multiply_block(dtype, a, &b);

@@ -64,15 +64,15 @@ static void prefetch_next(const uint8_t *rows, size_t row_bytes, uint32_t block_
     for (uint32_t at = 0; at < ATSI_TILE_ROWS * block_bytes; at += 64) __builtin_prefetch(share + at);
 }
 
-// One tile of rows, tokens t_begin .. t_end - 1 (at most TOKEN_BLOCK).
+// One tile of rows, tokens t_begin .. t_end - 1 (at most ATSI_TOKEN_GROUP).
 static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matmul_args *a, uint32_t row,
                       uint32_t t_begin, uint32_t t_end) {
     size_t row_bytes = (size_t)a->n_cols / 256 * type->block_bytes;
     uint32_t n_rows = a->n_rows - row < ATSI_TILE_ROWS ? a->n_rows - row : ATSI_TILE_ROWS;
     const uint8_t *rows = (const uint8_t *)a->weight + row * row_bytes;
     const struct tile_kernels *k = type->group == 16 ? &opened16_tiles : &opened32_tiles;
-    const struct atsi_act_block *x[TOKEN_BLOCK];
-    float sums[TOKEN_BLOCK * ATSI_TILE_ROWS] __attribute__((aligned(64)));
+    const struct atsi_act_block *x[ATSI_TOKEN_GROUP];
+    float sums[ATSI_TOKEN_GROUP * ATSI_TILE_ROWS] __attribute__((aligned(64)));
     struct atsi_opened_tile tile;
     memset(sums, 0, (t_end - t_begin) * ATSI_TILE_ROWS * sizeof *sums);
     for (uint32_t t = t_begin; t < t_end; t++) x[t - t_begin] = atsi_matmul_in_row(a, t);
@@ -92,8 +92,8 @@ static void grid_tile(const struct atsi_quant_type *type, const struct atsi_matm
 
 static void grid_matmul(const struct atsi_matmul_args *a, uint32_t tile_begin, uint32_t tile_end) {
     const struct atsi_quant_type *type = atsi_quant_type(a->dtype);
-    for (uint32_t t = 0; t < a->n_tokens; t += TOKEN_BLOCK) {
-        uint32_t t_end = a->n_tokens - t < TOKEN_BLOCK ? a->n_tokens : t + TOKEN_BLOCK;
+    for (uint32_t t = 0; t < a->n_tokens; t += ATSI_TOKEN_GROUP) {
+        uint32_t t_end = a->n_tokens - t < ATSI_TOKEN_GROUP ? a->n_tokens : t + ATSI_TOKEN_GROUP;
         for (uint32_t i = tile_begin; i < tile_end; i++) grid_tile(type, a, i * ATSI_TILE_ROWS, t, t_end);
     }
 }

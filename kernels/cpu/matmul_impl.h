@@ -4,6 +4,10 @@
 
 #include "kernels/matmul.h"
 
+enum {
+    ATSI_TOKEN_GROUP = 64 // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+};
+
 // Each writes its entries over those of the lesser instruction sets.
 void atsi_matmul_fill_ref(struct atsi_matmul_kernels *k);
 void atsi_matmul_fill_avx2(struct atsi_matmul_kernels *k);

@@ -8,10 +8,6 @@
 #include "kernels/cpu/matmul_types.h"
 #include "kernels/layout.h"
 
-enum {
-    TOKEN_BLOCK = 64 // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
-};
-
 // sums[token][16 rows] += the blocks of a tile times the inputs, for 1, 2, 4 or 8 tokens.
 typedef void tile_fn(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums);
 
@@ -46,8 +42,8 @@ static inline void run_tile(const struct tile_kernels *k, const struct atsi_matm
 
 static void run_tiles(const struct tile_kernels *k, const struct atsi_matmul_args *a, uint32_t tile_begin,
                       uint32_t tile_end) {
-    for (uint32_t t = 0; t < a->n_tokens; t += TOKEN_BLOCK) {
-        uint32_t t_end = a->n_tokens - t < TOKEN_BLOCK ? a->n_tokens : t + TOKEN_BLOCK;
+    for (uint32_t t = 0; t < a->n_tokens; t += ATSI_TOKEN_GROUP) {
+        uint32_t t_end = a->n_tokens - t < ATSI_TOKEN_GROUP ? a->n_tokens : t + ATSI_TOKEN_GROUP;
         for (uint32_t i_tile = tile_begin; i_tile < tile_end; i_tile++) run_tile(k, a, i_tile, t, t_end);
     }
 }
