@@ -11,7 +11,9 @@ static const double noticeable_hits = 0.02;
 
 enum {
     PRICING_ROUNDS = 16, // of one token, between two looks at whether rounds should take another time
-    MOST_EACH = 8        // exchanges of a router between two rounds, on average
+    SAVED_ROUNDS = 50,   // whose time for exchanges may be saved
+    BURST = 5,           // a round may take so many times its part
+    MOST_EXCHANGES = 64  // between two rounds
 };
 
 // Of one router, beside weights->experts.routers.
@@ -21,16 +23,17 @@ struct exchanged_router {
     double planned;     // hit rate
     double priced;      // hit rate that rounds at work are priced for
     double exchange_us; // of one expert, by the plan
-    bool changed;       // its device table is not that of the host
+    struct atsi_wanted wanted;
+    bool changed; // its device table is not that of the host
 };
 
 struct atsi_exchange {
     struct atsi_exchange_params params;
     struct atsi_experts *experts;
-    struct exchanged_router *routers; // [experts->n_routers]
-    uint32_t next;                    // router to be looked at
-    double credit_us;                 // that exchanges may take
-    double dearest_us;
+    struct exchanged_router *routers;        // [experts->n_routers]
+    double credit_us;                        // that exchanges may take
+    double round_us;                         // of the last round
+    double dearest_us;                       // exchange
     struct atsi_resident_experts *residents; // [n_units] for pricing
     uint32_t n_rounds, n_exchanged;
     uint64_t exchanged_bytes;
@@ -152,20 +155,35 @@ static enum atsi_status copy_tables(struct atsi_exchange *x, struct atsi_error *
     return ATSI_OK;
 }
 
-// Routers have their turn, one expert each, until nothing more is wanted or paid for.
+static void look(struct atsi_exchange *x, uint32_t i) {
+    struct exchanged_router *r = &x->routers[i];
+    r->wanted = (struct atsi_wanted){0};
+    if (can_exchange(x, i)) r->wanted = atsi_wants_exchange(&r->wants, x->experts->routers[i].slots, x->params.sigmas);
+}
+
+// The router whose exchange saves most for its time, of those that can be paid for; NULL: none.
+static struct exchanged_router *find_best(struct atsi_exchange *x, double left_us) {
+    struct exchanged_router *best = NULL;
+    for (uint32_t i = 0; i < x->experts->n_routers; i++) {
+        struct exchanged_router *r = &x->routers[i];
+        if (!(r->wanted.gain != 0) || r->exchange_us > left_us) continue;
+        if (!best || r->wanted.gain > best->wanted.gain) best = r;
+    }
+    return best;
+}
+
+// A hit saves about what bringing an expert takes, so the gain in hits is the gain by time.
 static enum atsi_status exchange(struct atsi_exchange *x, struct atsi_error *err) {
-    uint32_t n = x->experts->n_routers, expert, place;
-    for (uint32_t n_idle = 0, n_looks = 0; n_idle < n && n_looks < n * MOST_EACH; x->next = (x->next + 1) % n) {
-        const struct exchanged_router *r = &x->routers[x->next];
-        if (x->credit_us < r->exchange_us) break;
-        n_idle++;
-        n_looks++;
-        if (!can_exchange(x, x->next)) continue;
-        if (!atsi_wants_exchange(&r->wants, x->experts->routers[x->next].slots, x->params.sigmas, &expert, &place))
-            continue;
-        ATSI_TRY(bring(x, x->next, expert, place, err));
-        x->credit_us -= r->exchange_us;
-        n_idle = 0;
+    double left_us = fmin(x->credit_us, fmax(BURST * x->params.part * x->round_us, x->dearest_us));
+    struct exchanged_router *best;
+    if (left_us < x->dearest_us) return ATSI_OK;
+    for (uint32_t i = 0; i < x->experts->n_routers; i++) look(x, i);
+    for (uint32_t k = 0; k < MOST_EXCHANGES && (best = find_best(x, left_us)) != NULL; k++) {
+        uint32_t i = (uint32_t)(best - x->routers);
+        ATSI_TRY(bring(x, i, best->wanted.expert, best->wanted.place, err));
+        left_us -= best->exchange_us;
+        x->credit_us -= best->exchange_us;
+        look(x, i);
     }
     return copy_tables(x, err);
 }
@@ -200,11 +218,15 @@ static void price_again(struct atsi_exchange *x) {
     atsi_executor_reprice(x->params.executor, x->residents);
 }
 
-// What is not used of a prompt's time may be used at once behind it: the text has changed most there.
+// What the rounds of a prompt have saved is for the first token: the text has changed most there. A text begins as if rounds had saved.
 static void pay(struct atsi_exchange *x, uint32_t n_tokens, double round_us) {
-    double us = x->params.part * round_us;
-    x->credit_us += us;
-    if (n_tokens == 1) x->credit_us = fmin(x->credit_us, fmax(us, x->dearest_us));
+    double us = x->params.part * round_us, most_us = SAVED_ROUNDS * us;
+    bool begins = n_tokens == 1 && x->n_rounds == 0;
+    x->round_us = round_us;
+    if (n_tokens > 1)
+        x->credit_us += us;
+    else if (x->credit_us < most_us)
+        x->credit_us = begins ? most_us : fmin(x->credit_us + us, most_us);
 }
 
 void atsi_exchange_after_round(struct atsi_exchange *x, uint32_t n_tokens, double round_us) {

@@ -1,7 +1,8 @@
 // exchange.h: which experts are hot differs from text to text: between rounds those that are resident one by one are exchanged for those
 // that the routers have chosen lately.
 //
-// A round's exchanges are bounded by a part of the time that rounds take. Their copies and the device's new tables go into the compute
+// The exchanges of many rounds are bounded by a part of the time that these rounds take; what has not been used may be, in some rounds, up
+// to several times that part, at a text's start and when it changes. Their copies and the device's new tables go into the compute
 // stream ahead of the coming round, and the host's tables change before it: no reader sees half of an exchange, and nobody waits. Rounds of
 // one token find experts by the tables alone; rounds of more bring what was not resident when they were prepared, so
 // experts change places ahead of rounds of one token only, after which those of more are always prepared anew.

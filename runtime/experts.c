@@ -123,6 +123,7 @@ static void place_router(struct atsi_experts *e, const struct atsi_router_expert
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         struct atsi_experts_ref *ref = &e->refs[ATSI_GPU][u];
         if (!atsi_router_experts_has(plan, r, u)) continue;
+        e->refs[ATSI_CPU][u].slots = r->are_there ? r->slots : NULL; // whose slots are the host's
         ref->slots = r->are_there ? table : NULL;
         ref->data = r->are_there ? range + resident->blocks[u] : NULL;
     }

@@ -51,20 +51,21 @@ void atsi_wants_note(struct atsi_wants *w, const int32_t *ids, const int32_t *sl
 
 double atsi_wants_hit_rate(const struct atsi_wants *w) { return w->n_hits_recent / w->n_chosen_recent; }
 
-bool atsi_wants_exchange(const struct atsi_wants *w, const int32_t *slots, double sigmas, uint32_t *expert,
-                         uint32_t *place) {
+struct atsi_wanted atsi_wants_exchange(const struct atsi_wants *w, const int32_t *slots, double sigmas) {
+    struct atsi_wanted best = {0};
     double most = -1, least = INFINITY;
     for (uint32_t e = 0; e < w->n_experts; e++) {
         if (slots[e] < 0 && w->counts[e] > most) {
             most = w->counts[e];
-            *expert = e;
+            best.expert = e;
         } else if (slots[e] >= 0 && w->counts[e] < least) {
             least = w->counts[e];
-            *place = (uint32_t)slots[e];
+            best.place = (uint32_t)slots[e];
         }
     }
-    if (most < 0 || least == INFINITY) return false;
+    if (most < 0 || least == INFINITY) return best;
     // Decayed counts of two experts that are chosen alike differ by as much as half of their sum of undecayed ones would.
-    double sum = (most + least) / w->weight;
-    return most - least > sigmas * w->weight * sqrt(sum / 2);
+    double gain = (most - least) / w->weight, sum = (most + least) / w->weight;
+    if (gain > sigmas * sqrt(sum / 2)) best.gain = gain;
+    return best;
 }

@@ -30,9 +30,12 @@ void atsi_wants_note(struct atsi_wants *w, const int32_t *ids, const int32_t *sl
 // The part of what is chosen that is resident, lately.
 double atsi_wants_hit_rate(const struct atsi_wants *w);
 
-// The expert that is wanted most of those without a place, and the place of the one wanted least. False when the first is not wanted
-// clearly more: by `sigmas` standard deviations of such a difference when both are wanted alike.
-bool atsi_wants_exchange(const struct atsi_wants *w, const int32_t *slots, double sigmas, uint32_t *expert,
-                         uint32_t *place);
+struct atsi_wanted {
+    uint32_t expert,
+        place;   // the one without a place that is wanted most, and the place of the one that is wanted least
+    double gain; // choices by which the first is wanted more, as they are counted; 0: not clearly
+};
+// Clearly: by `sigmas` standard deviations of such a difference when both are wanted alike.
+struct atsi_wanted atsi_wants_exchange(const struct atsi_wants *w, const int32_t *slots, double sigmas);
 
 #endif

@@ -62,14 +62,14 @@ static void older_choices_count_less(void **state) {
 static void texts_may_be_long(void **state) {
     (void)state;
     struct atsi_wants w;
-    uint32_t expert, place;
     static const int32_t chosen[USED] = {0, 5, 1};
     start(&w, first_four, 0.5);
     for (int t = 0; t < 200000; t++) atsi_wants_note(&w, chosen, first_four);
     assert_true(isfinite(w.weight) && fabs(atsi_wants_hit_rate(&w) - 2.0 / 3) < 1e-9);
     assert_true(fabs(w.counts[5] / w.weight - (ATSI_WANTS_TOKENS + 1)) < 1e-3);
-    assert_true(atsi_wants_exchange(&w, first_four, 2, &expert, &place));
-    assert_true(expert == 5 && (place == 2 || place == 3));
+    struct atsi_wanted wanted = atsi_wants_exchange(&w, first_four, 3);
+    assert_true(wanted.expert == 5 && (wanted.place == 2 || wanted.place == 3));
+    assert_true(fabs(wanted.gain - (ATSI_WANTS_TOKENS + 1)) < 1e-3);
     atsi_wants_free(&w);
 }
 
@@ -79,22 +79,23 @@ static void luck_is_no_reason(void **state) {
     struct atsi_wants w;
     int32_t slots[N], ids[USED];
     uint64_t random = 9;
-    uint32_t n_even = 0, expert, place;
+    uint32_t n_even = 0;
     memcpy(slots, first_four, sizeof slots);
     start(&w, slots, 4.0 / N);
     for (int t = 0; t < 2000; t++) {
         for (int i = 0; i < USED; i++) ids[i] = (int32_t)((test_below(&random, N / USED) * USED + (uint64_t)i) % N);
         atsi_wants_note(&w, ids, slots);
-        n_even += t % 16 == 0 && atsi_wants_exchange(&w, slots, 3, &expert, &place);
+        n_even += t % 16 == 0 && atsi_wants_exchange(&w, slots, 3).gain > 0;
     }
     assert_true(n_even < 2000 / 16 / 5);
     for (int t = 0; t < 1000; t++) {
         for (int i = 0; i < USED; i++) ids[i] = 10 + i;
         atsi_wants_note(&w, ids, slots);
-        if (!atsi_wants_exchange(&w, slots, 3, &expert, &place)) continue;
+        struct atsi_wanted wanted = atsi_wants_exchange(&w, slots, 3);
+        if (!(wanted.gain > 0)) continue;
         for (int e = 0; e < N; e++)
-            if (slots[e] == (int32_t)place) slots[e] = -1;
-        slots[expert] = (int32_t)place;
+            if (slots[e] == (int32_t)wanted.place) slots[e] = -1;
+        slots[wanted.expert] = (int32_t)wanted.place;
     }
     assert_true(slots[10] >= 0 && slots[11] >= 0 && slots[12] >= 0);
     assert_true(atsi_wants_hit_rate(&w) > 0.9);
@@ -105,10 +106,9 @@ static void all_or_nothing_resident_is_no_choice(void **state) {
     (void)state;
     struct atsi_wants w;
     int32_t all[N];
-    uint32_t expert, place;
     for (int e = 0; e < N; e++) all[e] = e;
     start(&w, all, 1);
-    assert_false(atsi_wants_exchange(&w, all, -1e9, &expert, &place));
+    assert_true(atsi_wants_exchange(&w, all, -1e9).gain == 0);
     atsi_wants_free(&w);
 }
 

@@ -171,8 +171,9 @@ static void check_experts(struct bench *b, bool are_there) {
     const struct atsi_experts_ref *ref = &e->refs[ATSI_GPU][u];
     assert_true(e->n_routers == 1 && e->routers[0].are_there == are_there);
     assert_true((ref->data != NULL) == are_there && (ref->slots != NULL) == are_there);
-    assert_true(ref->slots == e->refs[ATSI_GPU][router].slots && !e->refs[ATSI_CPU][u].slots);
+    assert_true(ref->slots == e->refs[ATSI_GPU][router].slots && !e->refs[ATSI_CPU][u].data);
     assert_true(e->refs[ATSI_CPU][router].slots == (are_there ? e->routers[0].slots : NULL));
+    assert_true(e->refs[ATSI_CPU][u].slots == e->refs[ATSI_CPU][router].slots);
     if (!are_there) return;
     int32_t table[4];
     uint8_t *found = malloc(bytes);
