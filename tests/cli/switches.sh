@@ -30,7 +30,7 @@ for model in qwen3 qwen3moe; do
 done
 
 # A model whose experts are large enough to be resident one by one.
-"$B/tools/synth_model" qwen3-30b-a3b "$work/moe.gguf" --layers 3 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --experts 32 --used 4 --expert-ff 256 \
+"$B/tools/synth_model" qwen3-30b-a3b "$work/moe.gguf" --layers 4 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --experts 32 --used 4 --expert-ff 256 \
     --vocab-size 1000 >/dev/null 2>&1
 least=$("$B/atsi-plan" "$work/moe.gguf" --device $profile --vram 1M --ctx 256 2>&1 | sed -n 's/.*(\([0-9]*\)M: .*/\1/p')
 "$B/atsi-plan" "$work/moe.gguf" --device $profile --vram "$((least + 6))M" --ctx 256 --experts single --routing none --quiet -o "$work/e.atsp"
@@ -40,7 +40,7 @@ same_experts() { # SWITCHES: the same logits while experts are resident one by o
     "$B/atsi-run" "$work/e.atsp" --device sim:$profile --tokens-in "$work/ids" -n 40 --temp 0 --print-ids --ignore-eos --isa reference --stats \
         --logits "$work/sim.logits" $1 >"$work/sim.ids" 2>"$work/stats"
     cmp "$work/cpu.logits" "$work/sim.logits" && cmp "$work/cpu.ids" "$work/sim.ids" &&
-        grep -q '^resident [1-9][0-9]* of 96 experts one by one, .* lately, ' "$work/stats"
+        grep -q '^resident [1-9][0-9]* of 128 experts one by one, .* lately, ' "$work/stats"
 }
 for switches in "" "--no-exchange" "--no-async" "--no-split-rows" "--policy none" "--chunk 7"; do
     check "experts one by one: $switches" same_experts "$switches"
