@@ -3,6 +3,7 @@
 #   tests/gpu/models.sh budgets       at the smallest budget, between, and all on the card
 #   tests/gpu/models.sh placements    ATSI_SOAK_RUNS random placements a family (default 20), chunks and policies
 #   tests/gpu/models.sh promotions    the same where a processor is a thousand times slower, so that what is not on the card is promoted
+#   tests/gpu/models.sh experts       families with experts, some of them on the card one by one, at ATSI_SOAK_RUNS budgets (default 20)
 #   tests/gpu/models.sh sanitize      each tool of SANITIZERS (memcheck racecheck initcheck) on one hybrid run a family
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json, which must give the CPU's logits to the last bit
 # MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some
@@ -26,6 +27,7 @@ families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1}
 under=()
+expert_sizes=(--experts 8 --used 2 --expert-ff 256)
 seq 3 42 >"$work/ids"
 
 has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == minimax* || $1 == *-air || $1 == gpt-oss* ]]; }
@@ -34,7 +36,7 @@ is_hybrid() { [[ $1 == qwen3-next* || $1 == qwen3.5* ]]; }
 # make_model FAMILY TYPE: $d/TYPE.gguf of four layers; TYPE is f32, or mixed for the shape's own recipe.
 make_model() {
     local sizes=(--layers 4 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 --vocab-size 512 --ctx 512)
-    if has_experts "$1"; then sizes+=(--experts 8 --used 2 --expert-ff 256); fi
+    if has_experts "$1"; then sizes+=("${expert_sizes[@]}"); fi
     if [ "$2" = f32 ]; then sizes+=(--recipe f32); fi
     "$B/tools/synth_model" "$1" "$d/$2.gguf" "${sizes[@]}" --threads 1 >"$d/log" 2>&1 || { cat "$d/log"; return 1; }
 }
@@ -140,6 +142,23 @@ check_promotions() {
     [ $n_promoted -gt 0 ] || { echo "nothing was promoted"; return 1; }
 }
 
+# Experts one by one, by what the runs before have counted; where none was resident the check has not seen what it is for.
+check_experts() { # FAMILY TYPE
+    local k least n_resident=0 n policies=(fifo fifo paper none) XDG_CACHE_HOME=$d/cache
+    local expert_sizes=(--experts 16 --used 4 --expert-ff 512) # so that no type makes them small tensors
+    export XDG_CACHE_HOME
+    make_model "$1" "$2" && make_reference "$2" || return 1
+    least=$(least_mib "$2")
+    for ((k = seed; k < seed + ${ATSI_SOAK_RUNS:-20}; k++)); do
+        make_plan "$2" --experts single --vram "$((least + 1 + k * 9 % 40))M" || return 1
+        n=$("$B/atsi-plan" --info "$d/plan.atsp" | sed -n 's/^experts *\([0-9]*\) of .*/\1/p')
+        n_resident=$((n_resident + ${n:-0}))
+        agrees "$1" "$2" --policy "${policies[k % 4]}" --chunk $((1 + k * 7 % 40)) || { echo "number $k"; return 1; }
+    done
+    echo "# $1 $2: $n_resident experts were resident one by one" >"$d/said"
+    [ $n_resident -gt 0 ] || { echo "no expert was resident by itself"; return 1; }
+}
+
 check_sanitized() { # FAMILY TYPE
     local tool
     make_model "$1" "$2" && make_plan "$2" --vram "$(($(least_mib "$2") + 3))M" || return 1
@@ -169,14 +188,16 @@ case ${1:-} in
 budgets) job=check_budgets ;;
 placements) job=check_placements ;;
 promotions) job=check_promotions ;;
+experts) job=check_experts ;;
 sanitize) job=check_sanitized types=mixed ;;
-*) echo "usage: tests/gpu/models.sh budgets|placements|promotions|sanitize" >&2; exit 2 ;;
+*) echo "usage: tests/gpu/models.sh budgets|placements|promotions|experts|sanitize" >&2; exit 2 ;;
 esac
 show() { cat "$work"/*.tap 2>/dev/null | awk '/^(not )?ok/ { n++; sub(/ok [0-9]+/, "ok " n); failed += /^not/ } { print } END { print "1.." n; exit failed > 0 }'; }
 trap 'show; echo "# ended by a signal"; exit 1' TERM
 
 for type in ${types:-${MODELS_TYPES:-f32 mixed}}; do
     for family in $families; do
+        if [ $job = check_experts ] && ! has_experts "$family"; then continue; fi
         if [ $SECONDS -ge "${MODELS_SECONDS:-100000}" ]; then
             echo "ok 1 - $family $type # SKIP no time was left" >"$work/$family.$type.tap"
             continue
