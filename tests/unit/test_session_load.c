@@ -5,6 +5,7 @@
 
 #include "runtime/session.h"
 #include "tests/support/check.h"
+#include "tests/support/mixed_session.h"
 #include "tests/support/small_model.h"
 
 enum {
@@ -396,6 +397,36 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
     }
 }
 
+// Experts change places ahead of every token.
+static void an_exchange_allocates_nothing_and_waits_for_nobody(void **state) {
+    (void)state;
+    static const struct atsi_exchange_params forced = {.part = 1e9, .sigmas = -1e9};
+    struct mixed_session s;
+    struct atsi_sim_params sim = {.memory_bytes = 64 << 20, .chunk_bytes = 64 << 10, .reference_kernels = true};
+    struct atsi_device *d;
+    int32_t id = 5;
+    assert_int_equal(atsi_sim_open(&sim, &d, NULL), ATSI_OK);
+    struct atsi_device_ops ops = count_calls(d);
+    d->ops = &ops;
+    mixed_session_open(&s, d, false, &forced);
+    check_ok(atsi_session_append(s.session, &id, 1, NULL, NULL, &s.err), s.err);
+    uint32_t n_before = atsi_exchange_figures(s.session->exchange).n_exchanged;
+    n_allocations = n_forbidden = 0;
+    for (uint32_t i = 0; i < N_DECODE; i++) {
+        id = (int32_t)(i % 40);
+        n_times_read = n_stream_syncs = 0;
+        counting = true;
+        enum atsi_status status = atsi_session_append(s.session, &id, 1, NULL, NULL, &s.err);
+        counting = false;
+        check_ok(status, s.err);
+        assert_true(n_stream_syncs <= (n_times_read > 0));
+    }
+    if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
+    assert_int_equal(n_forbidden, 0);
+    assert_true(atsi_exchange_figures(s.session->exchange).n_exchanged >= n_before + N_DECODE);
+    mixed_session_close(&s);
+}
+
 // Chunks of a prompt whose weights go through the pinned ring.
 static void a_chunk_through_the_ring_allocates_nothing(void **state) {
     (void)state;
@@ -446,6 +477,7 @@ int main(void) {
         cmocka_unit_test(streams_are_no_slower_than_moving_nothing),
         cmocka_unit_test(the_counting_hook_counts),
         cmocka_unit_test(a_steady_round_allocates_nothing_and_never_waits_for_the_device),
+        cmocka_unit_test(an_exchange_allocates_nothing_and_waits_for_nobody),
         cmocka_unit_test(a_chunk_through_the_ring_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
