@@ -5,7 +5,7 @@
 
 #include "runtime/wants.h"
 
-static const double default_part = 0.02, default_sigmas = 3;
+static const double default_part = 0.02, default_sigmas = 2.5;
 static const double unplanned_bytes_per_us = 1e4; // of the link, where the plan has no times
 static const double noticeable_hits = 0.02;
 

@@ -21,7 +21,7 @@ struct atsi_exchange_params {
     const struct atsi_routing *routing; // counts what is chosen
     struct atsi_executor *executor;
     double part;   // of the rounds' time that copies may take, by the plan's times; 0: 0.02
-    double sigmas; // wants.h; 0: 3
+    double sigmas; // wants.h; 0: 2.5
     bool never;    // what is chosen is counted, and nothing is exchanged
 };
 

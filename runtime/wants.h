@@ -9,7 +9,7 @@
 
 enum {
     ATSI_WANTS_TOKENS = 256, // after so many tokens a choice counts for 1 / e of a new one
-    ATSI_WANTS_PRIOR = 64    // tokens that what the plan expects counts for at first
+    ATSI_WANTS_PRIOR = 16    // tokens that what the plan expects counts for at first
 };
 
 struct atsi_wants {
