@@ -161,7 +161,7 @@ $(B)/tests/%: $(B)/obj/tests/unit/%.c.o $(LIB_SUPPORT) $(LIB_PLANNER) $(LIB_RUNT
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ -lcmocka $(LIBS_PLANNER) $(LIBS_RUNTIME) $(CUDA_LIBS)
 # What runs on a machine with a card (tests/gpu/run.sh) needs neither planner nor runtime.
-$(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(call obj,tests/support/op_case.c tests/support/gpu_case.c tests/support/test_temp.c) $(LOW)
+$(B)/gpu/test_cuda: $(call obj,$(wildcard tests/gpu/*.c)) $(call obj,tests/support/op_case.c tests/support/gpu_case.c tests/support/division_case.c tests/support/test_temp.c) $(LOW)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK $@")
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(LIBS_FORMATS) $(CUDA_LIBS)

@@ -99,6 +99,12 @@ struct atsi_device_ops {
     // by its device address), so that they never queue behind weights. Strides in elements.
     enum atsi_status (*copy_rows)(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
                                   uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err);
+    // Rows of experts' results that device and host computed together (struct atsi_experts_ref): as copy_rows, but only those of a row's
+    // n_slots slots, slot_width elements each, that the destination lacks. mine_dev: [n_rows][n_slots] on the device, as the router wrote
+    // it. to_device: slots with mine < 0, the host's; else the others, the device's.
+    enum atsi_status (*copy_slots)(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                                   uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine_dev,
+                                   bool to_device, uint32_t n_rows, struct atsi_error *err);
 
     // Runs one operation in stream order. `round` is the host copy of call->round.round and sizes the launch.
     enum atsi_status (*launch)(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,

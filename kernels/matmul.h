@@ -107,12 +107,18 @@ struct atsi_expert_groups {
     uint32_t *first;   // [n_experts + 1] expert e serves pairs[first[e]] .. pairs[first[e + 1] - 1]
     uint32_t *pairs;   // grouped by expert, ascending within
 };
+// Slots that others compute: of a token with r experts that are resident (resident_slots[id] >= 0) the first n[r].
+struct atsi_slots_left_out {
+    const int32_t *resident_slots; // [n_experts], NULL: none is
+    const uint8_t *n;              // [n_slots + 1]; NULL: nothing is left out
+};
 // uint32_t words of scratch for groups of at most n_pairs_max pairs.
 size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max);
 // Fills *groups with pointers into `words`. ids: [n_tokens][n_slots] in rows `id_stride` apart. A negative id leaves its pair
-// out (nothing is computed or written for it); others are below n_experts. One thread calls it.
+// out (nothing is computed or written for it), and so does `left_out`, NULL: none; others are below n_experts. One thread calls it.
 void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts,
-                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots);
+                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots,
+                              const struct atsi_slots_left_out *left_out);
 
 struct atsi_experts_args {
     // weight, bias: those of expert 0; n_slots and the slot strides as above; n_tokens and pairs come from the groups.

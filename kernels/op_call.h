@@ -48,6 +48,10 @@ struct atsi_state_ref {
     uint32_t capacity; // KV: slots
 };
 
+enum {
+    ATSI_DIVIDED_SLOTS_MAX = 64 // of a token
+};
+
 // Experts that are resident one by one on the device that runs the call (formats/plan.h, struct atsi_resident_experts).
 struct atsi_experts_ref {
     const int32_t
@@ -61,12 +65,13 @@ struct atsi_experts_ref {
                  //   a device mapped host memory. NULL: none
     // A token's slots divided between device and host: of a token with r resident experts the device computes the first gpu_slots[r],
     // the host the others.
-    const uint8_t
-        *gpu_slots; // [n_used + 1] in host memory, none below its index. ROUTER on the device; EXPERTS on the host:
-                    //   those slots are left out. NULL: not divided so
+    const uint8_t *
+        gpu_slots; // [n_used + 1] in host memory, none below its index, n_used at most ATSI_DIVIDED_SLOTS_MAX. ROUTER on the
+        //   device, which copies them when it is launched; EXPERTS on the host, where `slots` is a table in host
+        //   memory: those slots are left out. NULL: not divided so
     int32_t *
         mine; // [rows][n_used] one behind the other, on the device: the ids of its slots, -1 for those of the host. The ROUTER
-        //   writes it, and the device's EXPERTS read it in place of in[1]. NULL: not divided so
+              //   writes it, and the device's EXPERTS read it in place of in[1]. NULL: not divided so
 };
 
 struct atsi_op_call {

@@ -149,21 +149,30 @@ static void sort_by_pairs(struct atsi_expert_groups *g) {
     }
 }
 
+static uint32_t first_slot(const struct atsi_slots_left_out *left_out, const int32_t *ids, uint32_t n_slots) {
+    if (left_out == NULL || left_out->n == NULL) return 0;
+    uint32_t n_resident = 0;
+    for (uint32_t s = 0; s < n_slots && left_out->resident_slots != NULL; s++)
+        n_resident += ids[s] >= 0 && left_out->resident_slots[ids[s]] >= 0;
+    return left_out->n[n_resident];
+}
+
 void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words, uint32_t n_experts,
-                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots) {
+                              const int32_t *ids, size_t id_stride, uint32_t n_tokens, uint32_t n_slots,
+                              const struct atsi_slots_left_out *left_out) {
     struct atsi_expert_groups g = {.n_experts = n_experts, .first = words, .active = words + n_experts + 1};
     g.pairs = g.active + n_experts;
     memset(g.first, 0, ((size_t)n_experts + 1) * sizeof *g.first);
     // Counts one place up; their running sum makes first[e] the start of e, which the second pass advances to its end.
     for (uint32_t t = 0; t < n_tokens; t++)
-        for (uint32_t s = 0; s < n_slots; s++)
+        for (uint32_t s = first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
             if (ids[t * id_stride + s] >= 0) g.first[ids[t * id_stride + s] + 1]++;
     for (uint32_t e = 0; e < n_experts; e++) {
         if (g.first[e + 1] > 0) g.active[g.n_active++] = e;
         g.first[e + 1] += g.first[e];
     }
     for (uint32_t t = 0; t < n_tokens; t++)
-        for (uint32_t s = 0; s < n_slots; s++)
+        for (uint32_t s = first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
             if (ids[t * id_stride + s] >= 0) g.pairs[g.first[ids[t * id_stride + s]]++] = t * n_slots + s;
     memmove(g.first + 1, g.first, n_experts * sizeof *g.first);
     g.first[0] = 0;

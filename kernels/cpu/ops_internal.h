@@ -23,9 +23,10 @@ struct atsi_act_slot {
     uint64_t last_use;
 };
 
-// Which experts serve which (token, slot) pairs, for one ids view.
+// Which experts serve which (token, slot) pairs, for one ids view and what is left out of it.
 struct atsi_routing {
     struct atsi_span source; // data NULL: nothing cached
+    struct atsi_slots_left_out left_out;
     struct atsi_expert_groups groups;
     uint32_t *words;
 };
@@ -86,6 +87,10 @@ void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const
 static inline uint32_t atsi_call_rows(const struct atsi_op_call *call) {
     const struct atsi_round *round = call->round.round;
     return (uint32_t)(call->outputs_domain ? round->n_outputs : round->n_tokens);
+}
+// The ids that a router gives the device beside out[0], data NULL: none.
+static inline struct atsi_rows_ref atsi_call_mine(const struct atsi_op_call *call, uint32_t n_used) {
+    return (struct atsi_rows_ref){call->resident.mine, n_used, n_used};
 }
 static inline struct atsi_span atsi_span_rows(const struct atsi_rows_ref *rows, uint32_t n_rows, bool write) {
     return (struct atsi_span){

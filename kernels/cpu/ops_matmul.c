@@ -127,22 +127,40 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
 
 // ---- experts --------------------------------------------------------------------------------------------------------
 
+// A device's own ids where its router divided the slots.
+static struct atsi_rows_ref ids_of(const struct atsi_op_call *call) {
+    return call->resident.mine != NULL ? atsi_call_mine(call, call->op->u.experts.n_used) : call->in[1];
+}
+
+// What the device computes of a call that is divided, on the host.
+static struct atsi_slots_left_out left_out_of(const struct atsi_op_call *call) {
+    const struct atsi_experts_ref *r = &call->resident;
+    if (r->mine != NULL || r->gpu_slots == NULL) return (struct atsi_slots_left_out){NULL, NULL};
+    return (struct atsi_slots_left_out){r->slots, r->gpu_slots};
+}
+
 static void run_grouping(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_item, int i_thread) {
     (void)i_item, (void)i_thread;
     const struct atsi_op_call *call = step->call;
     const struct atsi_experts_params *p = &call->op->u.experts;
-    atsi_expert_groups_build(&cpu->routing.groups, cpu->routing.words, p->n_experts, call->in[1].data,
-                             call->in[1].stride, atsi_call_rows(call), p->n_used);
+    struct atsi_rows_ref ids = ids_of(call);
+    struct atsi_slots_left_out left_out = left_out_of(call);
+    atsi_expert_groups_build(&cpu->routing.groups, cpu->routing.words, p->n_experts, ids.data, ids.stride,
+                             atsi_call_rows(call), p->n_used, &left_out);
 }
 
-// Experts of one layer share their ids: they are grouped once.
+// Experts of one layer share their ids: they are grouped once, unless they leave out different slots.
 static void group_by_expert(struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct atsi_span *groups) {
-    struct atsi_span ids = atsi_span_rows(&call->in[1], atsi_call_rows(call), false);
+    struct atsi_rows_ref rows = ids_of(call);
+    struct atsi_span ids = atsi_span_rows(&rows, atsi_call_rows(call), false);
+    struct atsi_slots_left_out left_out = left_out_of(call);
     const struct atsi_span *known = &cpu->routing.source;
+    const struct atsi_slots_left_out *known_out = &cpu->routing.left_out;
     if (known->data == ids.data && known->stride == ids.stride && known->n_rows == ids.n_rows &&
-        known->width == ids.width)
+        known->width == ids.width && known_out->resident_slots == left_out.resident_slots && known_out->n == left_out.n)
         return;
     cpu->routing.source = ids;
+    cpu->routing.left_out = left_out;
     struct atsi_step step = {.run = run_grouping, .call = call, .n_items = 1};
     struct atsi_span spans[2] = {ids, *groups};
     spans[1].write = true;

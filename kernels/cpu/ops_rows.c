@@ -136,19 +136,35 @@ void atsi_steps_of_expert_sum(struct atsi_cpu *cpu, const struct atsi_op_call *c
 
 // ---- router ---------------------------------------------------------------------------------------------------------
 
+// Where a token's experts stand among its slots, and what is told of them beside out[0] (struct atsi_experts_ref).
+static void order_experts(const struct atsi_op_call *call, uint32_t row, int32_t *ids, float *weights) {
+    const struct atsi_experts_ref *r = &call->resident;
+    uint32_t n_used = call->op->u.router.n_used, n_resident = 0;
+    if (r->slots != NULL) n_resident = atsi_route_resident_first(r->slots, n_used, ids, weights);
+    if (r->chosen != NULL) memcpy(r->chosen + (size_t)row * n_used, ids, n_used * sizeof *ids);
+    if (r->mine == NULL) return;
+    int32_t *mine = r->mine + (size_t)row * n_used;
+    for (uint32_t s = 0; s < n_used; s++) mine[s] = s < r->gpu_slots[n_resident] ? ids[s] : -1;
+}
+
 static void run_router(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     const struct atsi_op_call *call = step->call;
     const struct atsi_router_params *p = &call->op->u.router;
     int32_t *ids = (int32_t *)call->out[0].data + (size_t)row * call->out[0].stride;
     float *weights = atsi_row(&call->out[1], row);
     atsi_route(cpu->vec, p, atsi_row(&call->in[0], row), call->tensor[0].data, scratch_of(cpu, i_thread), ids, weights);
-    if (call->resident.slots != NULL) atsi_route_resident_first(call->resident.slots, p->n_used, ids, weights);
-    if (call->resident.chosen != NULL)
-        memcpy(call->resident.chosen + (size_t)row * p->n_used, ids, p->n_used * sizeof *ids);
+    order_experts(call, row, ids, weights);
 }
 
 void atsi_steps_of_router(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
-    add_row_step(cpu, call, run_router);
+    uint32_t n_rows = atsi_call_rows(call), n_spans = 3;
+    struct atsi_rows_ref mine = atsi_call_mine(call, call->op->u.router.n_used);
+    struct atsi_span spans[4] = {atsi_span_rows(&call->in[0], n_rows, false),
+                                 atsi_span_rows(&call->out[0], n_rows, true),
+                                 atsi_span_rows(&call->out[1], n_rows, true)};
+    if (mine.data != NULL) spans[n_spans++] = atsi_span_rows(&mine, n_rows, true);
+    struct atsi_step step = {.run = run_router, .call = call, .n_items = n_rows, .by_row = true};
+    atsi_cpu_add_step(cpu, &step, spans, n_spans);
 }
 
 // ---- rotary embedding -----------------------------------------------------------------------------------------------

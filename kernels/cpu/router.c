@@ -43,7 +43,7 @@ void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_par
     vec->scale(weights, factor, p->n_used, weights);
 }
 
-void atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights) {
+uint32_t atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights) {
     uint32_t n_resident = 0;
     for (uint32_t s = 0; s < n_used; s++) {
         int32_t id = ids[s];
@@ -56,4 +56,5 @@ void atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, i
         ids[n_resident] = id;
         weights[n_resident++] = weight;
     }
+    return n_resident;
 }

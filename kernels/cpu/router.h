@@ -9,7 +9,7 @@
 void atsi_route(const struct atsi_vec_kernels *vec, const struct atsi_router_params *p, const float *logits,
                 const float *bias, float *scores, int32_t *ids, float *weights);
 // Moves the experts with resident_slots[id] >= 0 (struct atsi_experts_ref) and their weights before the others; both groups keep their
-// order.
-void atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights);
+// order. Returns how many they are.
+uint32_t atsi_route_resident_first(const int32_t *resident_slots, uint32_t n_used, int32_t *ids, float *weights);
 
 #endif

@@ -271,6 +271,19 @@ static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst
     return cuda_check(d, cudaGetLastError(), "copying activations", err);
 }
 
+static enum atsi_status copy_slots(struct atsi_stream *s, void *dst, uint32_t dst_stride, const void *src,
+                                   uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine,
+                                   bool to_device, uint32_t n_rows, struct atsi_error *err) {
+    struct cuda_device *d = device_of(s);
+    ATSI_TRY(cuda_healthy(d, err));
+    if (n_rows == 0 || n_slots == 0 || slot_width == 0) return ATSI_OK;
+    ATSI_TRY(cuda_flush(s, err));
+    forget_acts(d, dst, rows_bytes(dst_stride, n_slots * slot_width, n_rows));
+    launch_copy_slots(launch_stream_of(s), dst, dst_stride, src, src_stride, slot_width, n_slots, mine, to_device,
+                      n_rows);
+    return cuda_check(d, cudaGetLastError(), "copying experts' results", err);
+}
+
 // ---- graphs -----------------------------------------------------------------------------------------------------------
 
 // A replayed piece starts from unknown scratch contents and leaves others behind, so neither side may rely on them.
@@ -348,12 +361,13 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close,    device_info,        device_alloc, device_free,  device_free_bytes, cuda_range_create,
-    cuda_range_back, cuda_range_destroy, host_alloc,   host_free,    host_register,     host_unregister,
-    stream_create,   stream_destroy,     stream_sync,  stream_query, event_create,      event_destroy,
-    event_record,    stream_wait,        event_sync,   event_passed, event_elapsed_us,  cuda_post_mark,
-    cuda_await_mark, copy_to_device,     copy_to_host, copy_rows,    cuda_launch,       cuda_scratch_bytes,
-    cuda_prepare,    capture_begin,      capture_end,  graph_launch, graph_destroy,     capture_stream_create,
+    device_close,          device_info,        device_alloc,  device_free,  device_free_bytes, cuda_range_create,
+    cuda_range_back,       cuda_range_destroy, host_alloc,    host_free,    host_register,     host_unregister,
+    stream_create,         stream_destroy,     stream_sync,   stream_query, event_create,      event_destroy,
+    event_record,          stream_wait,        event_sync,    event_passed, event_elapsed_us,  cuda_post_mark,
+    cuda_await_mark,       copy_to_device,     copy_to_host,  copy_rows,    copy_slots,        cuda_launch,
+    cuda_scratch_bytes,    cuda_prepare,       capture_begin, capture_end,  graph_launch,      graph_destroy,
+    capture_stream_create,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

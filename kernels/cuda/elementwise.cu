@@ -83,6 +83,25 @@ __global__ void copy_kernel(float *dst, uint32_t dst_stride, const float *src, u
            n, aligned);
 }
 
+struct copy_slots_args {
+    float *dst;
+    const float *src;
+    const int32_t *mine;
+    uint32_t dst_stride, src_stride, width;
+    bool to_device, aligned;
+};
+
+// x: pieces of a slot, y: slots, z: rows.
+__global__ void copy_slots_kernel(copy_slots_args a) {
+    begin_kernel();
+    uint32_t i = first_element(), slot = blockIdx.y;
+    uint64_t row = blockIdx.z;
+    if (i >= a.width || (a.mine[row * gridDim.y + slot] < 0) != a.to_device) return;
+    uint64_t at = (uint64_t)slot * a.width + i;
+    store4(a.dst + row * a.dst_stride + at, load4(a.src + row * a.src_stride + at, (int)(a.width - i), a.aligned),
+           (int)(a.width - i), a.aligned);
+}
+
 // ---- experts ------------------------------------------------------------------------------------------------------------
 
 struct expert_sum_args {
@@ -134,6 +153,7 @@ cudaError_t load_elementwise(void) {
                                           (const void *)add_kernel,
                                           (const void *)select_kernel,
                                           (const void *)copy_kernel,
+                                          (const void *)copy_slots_kernel,
                                           (const void *)expert_sum_kernel};
     return load_kernels(KERNELS);
 }
@@ -176,6 +196,15 @@ void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_strid
     bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride) % 4 == 0;
     launch_overlapping(copy_kernel, grid_of(width, n_rows), THREADS, 0, stream, (float *)dst, dst_stride,
                        (const float *)src, src_stride, width, aligned);
+}
+
+void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src,
+                       uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine, bool to_device,
+                       uint32_t n_rows) {
+    copy_slots_args a = {(float *)dst, (const float *)src, mine, dst_stride, src_stride, slot_width, to_device, false};
+    a.aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0 && (dst_stride | src_stride | slot_width) % 4 == 0;
+    launch_overlapping(copy_slots_kernel, dim3(ceil_div(slot_width, 4 * THREADS), n_slots, n_rows), THREADS, 0, stream,
+                       a);
 }
 
 void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {

@@ -19,7 +19,8 @@ struct expert_groups {
     int32_t *pairs; // grouped by expert
 };
 
-// ids [token][n_slots] in rows ids_stride apart, NULL for a dense product; a negative id leaves its pair out. Pair p reads
+// ids [token][n_slots] in rows ids_stride apart, NULL for a dense product; a negative id leaves its pair out (on a device that divides
+// its slots with the host, the host's). Pair p reads
 // prepared input row p / in_divisor and writes n_out floats at out + (p / n_slots) * out_stride + (p % n_slots) * n_out.
 // Where slots[expert] >= 0 the expert's matrix is that one of the `resident` block which each product brings beside the whole tensor; slots
 // NULL: none is.

@@ -135,8 +135,12 @@ struct product experts_product(const struct launch_ctx *x, const struct atsi_op_
     p.as_vectors = x->n_rows <= VECTOR_ROWS;
     p.expert_bytes = call->tensor[0].info->size_bytes / params->n_experts;
     p.experts.ids = (const int32_t *)call->in[1].data;
-    p.experts.slots = call->resident.data ? call->resident.slots : NULL;
     p.experts.ids_stride = call->in[1].stride;
+    if (call->resident.mine) {
+        p.experts.ids = call->resident.mine;
+        p.experts.ids_stride = params->n_used;
+    }
+    p.experts.slots = call->resident.data ? call->resident.slots : NULL;
     p.experts.n_slots = params->n_used;
     p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
     p.experts.n_experts = params->n_experts;

@@ -1,4 +1,6 @@
 // router.cu: the experts that each token uses, and their weights.
+#include <string.h>
+
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/experts.h"
 
@@ -13,9 +15,12 @@ struct router_args {
     const float *bias;     // [n_experts] or NULL: counts for the selection only
     const int32_t *slots;  // [n_experts] or NULL: the experts with one >= 0 come first
     int32_t *ids, *chosen; // chosen: [row][n_used] or NULL, the ids once more
+    int32_t *
+        mine; // [row][n_used] or NULL: the ids of a token's first gpu_slots[number of its resident ones] slots, then -1
     float *weights;
     uint32_t logits_stride, ids_stride, weights_stride;
     struct atsi_router_params p;
+    uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX + 1];
 };
 
 // The lane-wise best of (value, index): larger value, then smaller index. NaN never wins over a number.
@@ -31,9 +36,10 @@ __device__ inline void warp_argmax(float &value, int &index) {
     }
 }
 
-// Moves a token's experts that are resident before the others; both groups keep their order. All lanes of the warp call.
+// Moves a token's experts that are resident before the others; both groups keep their order. Returns how many they are. All lanes of the
+// warp call.
 template <int PER_LANE>
-__device__ inline void resident_first(const int32_t *slots, int32_t *ids, float *weights, int n_used) {
+__device__ inline int resident_first(const int32_t *slots, int32_t *ids, float *weights, int n_used) {
     int lane = threadIdx.x, id[PER_LANE], n_resident = 0;
     float weight[PER_LANE];
     unsigned resident[PER_LANE]; // a bit a lane
@@ -59,10 +65,11 @@ __device__ inline void resident_first(const int32_t *slots, int32_t *ids, float 
         behind += WARP - __popc(resident[k]);
     }
     __syncwarp();
+    return n_resident;
 }
 
 // A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
-template <int PER_LANE> __global__ void router_kernel(router_args a) {
+template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ router_args a) {
     begin_kernel();
     uint64_t row = blockIdx.x;
     int lane = threadIdx.x, n_experts = (int)a.p.n_experts, n_used = (int)a.p.n_used;
@@ -126,9 +133,12 @@ template <int PER_LANE> __global__ void router_kernel(router_args a) {
     bool divide = a.p.normalise || a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED;
     for (int slot = lane; slot < n_used; slot += WARP)
         weights[slot] = (divide ? weights[slot] / sum : weights[slot]) * a.p.scale;
-    if (a.slots) resident_first<PER_LANE>(a.slots, ids, weights, n_used);
+    int n_resident = a.slots ? resident_first<PER_LANE>(a.slots, ids, weights, n_used) : 0;
     if (a.chosen)
         for (int slot = lane; slot < n_used; slot += WARP) a.chosen[row * n_used + slot] = ids[slot];
+    if (a.mine)
+        for (int slot = lane; slot < n_used; slot += WARP)
+            a.mine[row * n_used + slot] = slot < a.gpu_slots[n_resident] ? ids[slot] : -1;
 }
 
 } // namespace
@@ -144,17 +154,24 @@ enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *
     if (call->op->u.router.n_experts > EXPERTS_CAP)
         return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d",
                          call->op->u.router.n_experts, EXPERTS_CAP);
-    router_args a = {(const float *)v.data,
-                     (const float *)call->tensor[0].data,
-                     call->resident.slots,
-                     (int32_t *)ids.data,
-                     call->resident.chosen,
-                     (float *)w.data,
-                     v.stride,
-                     ids.stride,
-                     w.stride,
-                     call->op->u.router};
-    bool few = call->op->u.router.n_experts <= WARP * PER_LANE_FEW;
+    const struct atsi_router_params &p = call->op->u.router;
+    if (call->resident.mine && p.n_used > ATSI_DIVIDED_SLOTS_MAX)
+        return atsi_fail(err, ATSI_FAILED, "GPU: %u slots of a token are not divided, at most %d", p.n_used,
+                         ATSI_DIVIDED_SLOTS_MAX);
+    router_args a = {};
+    a.logits = (const float *)v.data;
+    a.bias = (const float *)call->tensor[0].data;
+    a.slots = call->resident.slots;
+    a.ids = (int32_t *)ids.data;
+    a.chosen = call->resident.chosen;
+    a.mine = call->resident.mine;
+    a.weights = (float *)w.data;
+    a.logits_stride = v.stride;
+    a.ids_stride = ids.stride;
+    a.weights_stride = w.stride;
+    a.p = p;
+    if (a.mine) memcpy(a.gpu_slots, call->resident.gpu_slots, p.n_used + 1);
+    bool few = p.n_experts <= WARP * PER_LANE_FEW;
     launch_overlapping(few ? router_kernel<PER_LANE_FEW> : router_kernel<PER_LANE_MANY>, x->n_rows, WARP, 0, x->stream,
                        a);
     return ATSI_OK;

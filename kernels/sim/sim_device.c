@@ -100,6 +100,7 @@ static const struct atsi_device_ops SIM_OPS = {
     .copy_to_device = sim_copy_to_device,
     .copy_to_host = sim_copy_to_host,
     .copy_rows = sim_copy_rows,
+    .copy_slots = sim_copy_slots,
     .post_mark = sim_post_mark,
     .await_mark = sim_await_mark,
     .launch = sim_launch,

@@ -68,6 +68,7 @@ struct sim_item {
     enum {
         SIM_ITEM_COPY,
         SIM_ITEM_ROWS,
+        SIM_ITEM_SLOTS,
         SIM_ITEM_LAUNCH,
         SIM_ITEM_RECORD,
         SIM_ITEM_WAIT,
@@ -89,10 +90,18 @@ struct sim_item {
             uint32_t dst_stride, src_stride, width, n_rows;
         } rows;
         struct {
+            uint32_t *dst;
+            const uint32_t *src;
+            const int32_t *mine;
+            uint32_t dst_stride, src_stride, slot_width, n_slots, n_rows;
+            bool to_device;
+        } slots;
+        struct {
             struct atsi_op_call call;
             struct atsi_round sized_for;
-            bool replayed; // the position is what it is by then
-        } launch;          // host addresses
+            uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX + 1]; // what the call's pointed to
+            bool replayed;                                 // the position is what it is by then
+        } launch;                                          // host addresses
         struct {
             int32_t *word;
             const int32_t *base; // NULL: 0
@@ -201,9 +210,12 @@ enum atsi_status sim_copy_to_host(struct atsi_stream *s, void *host, const void 
                                   struct atsi_error *err);
 enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
                                uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err);
+enum atsi_status sim_copy_slots(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                                uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine_dev,
+                                bool to_device, uint32_t n_rows, struct atsi_error *err);
 enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                             struct atsi_error *err);
-// Performs a copy, rows or launch item on the calling stream thread, lock not held.
+// Performs a copy, rows, slots or launch item on the calling stream thread, lock not held.
 enum atsi_status sim_perform(struct sim_device *d, const struct sim_item *item, struct atsi_error *err);
 
 #endif

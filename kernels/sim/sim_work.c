@@ -66,6 +66,27 @@ enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t ds
     return sim_enqueue(s, &item, err);
 }
 
+enum atsi_status sim_copy_slots(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
+                                uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine_dev,
+                                bool to_device, uint32_t n_rows, struct atsi_error *err) {
+    struct sim_device *d = sim_of(s->device);
+    struct atsi_error failure;
+    void *dst, *src, *mine;
+    uint32_t width = slot_width * n_slots;
+    ATSI_TRY(sim_state(d, err));
+    if (width == 0 || n_rows == 0) return ATSI_OK;
+    ATSI_TRY(stick(d, sim_translate(d, dst_dev, rows_bytes(dst_stride, width, n_rows), true, &dst, &failure), &failure,
+                   err));
+    ATSI_TRY(stick(d, sim_translate(d, src_dev, rows_bytes(src_stride, width, n_rows), false, &src, &failure), &failure,
+                   err));
+    ATSI_TRY(stick(d, sim_translate(d, mine_dev, rows_bytes(n_slots, n_slots, n_rows), false, &mine, &failure),
+                   &failure, err));
+    struct sim_item item = {
+        .kind = SIM_ITEM_SLOTS,
+        .u.slots = {dst, src, mine, dst_stride, src_stride, slot_width, n_slots, n_rows, to_device}};
+    return sim_enqueue(s, &item, err);
+}
+
 // ---- operations -------------------------------------------------------------------------------------------------------
 
 static enum atsi_status translate_rows(struct sim_device *d, struct atsi_rows_ref *rows, uint32_t n_rows, bool write,
@@ -104,21 +125,29 @@ static enum atsi_status translate_slots(struct sim_device *d, const int32_t **sl
     return ATSI_OK;
 }
 
-static enum atsi_status translate_router(struct sim_device *d, struct atsi_op_call *call, uint32_t n_rows,
-                                         struct atsi_error *err) {
-    const struct atsi_router_params *p = &call->op->u.router;
-    ATSI_TRY(translate_slots(d, &call->resident.slots, p->n_experts, err));
-    if (call->resident.chosen == NULL) return ATSI_OK;
-    void *chosen;
-    ATSI_TRY(
-        sim_translate(d, call->resident.chosen, (uint64_t)n_rows * p->n_used * sizeof(int32_t), true, &chosen, err));
-    call->resident.chosen = chosen;
+static enum atsi_status translate_ids(struct sim_device *d, int32_t **ids, uint64_t n, bool write,
+                                      struct atsi_error *err) {
+    void *host;
+    if (*ids == NULL) return ATSI_OK;
+    ATSI_TRY(sim_translate(d, *ids, n * sizeof **ids, write, &host, err));
+    *ids = host;
     return ATSI_OK;
 }
 
-static enum atsi_status translate_experts(struct sim_device *d, struct atsi_op_call *call, struct atsi_error *err) {
+static enum atsi_status translate_router(struct sim_device *d, struct atsi_op_call *call, uint32_t n_rows,
+                                         struct atsi_error *err) {
+    const struct atsi_router_params *p = &call->op->u.router;
+    uint64_t n_ids = (uint64_t)n_rows * p->n_used;
+    ATSI_TRY(translate_slots(d, &call->resident.slots, p->n_experts, err));
+    ATSI_TRY(translate_ids(d, &call->resident.chosen, n_ids, true, err));
+    return translate_ids(d, &call->resident.mine, n_ids, true, err);
+}
+
+static enum atsi_status translate_experts(struct sim_device *d, struct atsi_op_call *call, uint32_t n_rows,
+                                          struct atsi_error *err) {
     uint32_t n_experts = call->op->u.experts.n_experts;
     ATSI_TRY(translate_slots(d, &call->resident.slots, n_experts, err));
+    ATSI_TRY(translate_ids(d, &call->resident.mine, (uint64_t)n_rows * call->op->u.experts.n_used, false, err));
     if (call->resident.data == NULL) return ATSI_OK;
     // How many are resident stands in the table, which may still be on its way: one at least is.
     return translate_const(d, &call->resident.data, call->tensor[0].info->size_bytes / n_experts, err);
@@ -137,7 +166,7 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
             ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
     ATSI_TRY(translate_state(d, &call->state, err));
     if (call->op->kind == ATSI_OP_ROUTER) ATSI_TRY(translate_router(d, call, n_rows, err));
-    if (call->op->kind == ATSI_OP_EXPERTS) ATSI_TRY(translate_experts(d, call, err));
+    if (call->op->kind == ATSI_OP_EXPERTS) ATSI_TRY(translate_experts(d, call, n_rows, err));
     ATSI_TRY(translate_const(d, &address, sizeof *round, err));
     call->round.round = address;
     if (call->op->kind == ATSI_OP_EMBED) {
@@ -153,6 +182,18 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
     return ATSI_OK;
 }
 
+// A router's part of what divides a token's slots is read now. To experts on a device it says nothing: they have their own ids.
+static enum atsi_status take_gpu_slots(struct sim_item *item, struct atsi_error *err) {
+    struct atsi_op_call *call = &item->u.launch.call;
+    bool routes = call->op->kind == ATSI_OP_ROUTER && call->resident.mine != NULL;
+    if (routes && call->op->u.router.n_used > ATSI_DIVIDED_SLOTS_MAX)
+        return atsi_fail(err, ATSI_FAILED, "simulated device: %u slots of a token are not divided, at most %d",
+                         call->op->u.router.n_used, ATSI_DIVIDED_SLOTS_MAX);
+    if (routes) memcpy(item->u.launch.gpu_slots, call->resident.gpu_slots, (size_t)call->op->u.router.n_used + 1);
+    call->resident.gpu_slots = NULL;
+    return ATSI_OK;
+}
+
 enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                             struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
@@ -160,6 +201,7 @@ enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *ca
     struct atsi_error failure;
     ATSI_TRY(sim_state(d, err));
     if (d->cpu == NULL) return atsi_fail(err, ATSI_FAILED, "simulated device: launch before prepare");
+    ATSI_TRY(take_gpu_slots(&item, err));
     ATSI_TRY(stick(d, translate_call(d, &item.u.launch.call, round, &failure), &failure, err));
     return sim_enqueue(s, &item, err);
 }
@@ -200,6 +242,19 @@ static void perform_rows(const struct sim_device *d, const struct sim_item *item
                item->u.rows.src + (size_t)r * item->u.rows.src_stride, (size_t)width * 4);
 }
 
+static void perform_slots(const struct sim_device *d, const struct sim_item *item) {
+    uint32_t n_slots = item->u.slots.n_slots, width = item->u.slots.slot_width, n_copied = 0;
+    for (uint32_t i = 0; i < item->u.slots.n_rows * n_slots; i++)
+        n_copied += (item->u.slots.mine[i] < 0) == item->u.slots.to_device;
+    sleep_until(atsi_clock_us() + copy_time_us(d, (uint64_t)n_copied * width * 4, SIM_TO_DEVICE));
+    for (uint32_t i = 0; i < item->u.slots.n_rows * n_slots; i++) {
+        size_t row = i / n_slots, first = (size_t)(i % n_slots) * width;
+        if ((item->u.slots.mine[i] < 0) == item->u.slots.to_device)
+            memcpy(item->u.slots.dst + row * item->u.slots.dst_stride + first,
+                   item->u.slots.src + row * item->u.slots.src_stride + first, (size_t)width * 4);
+    }
+}
+
 static enum atsi_status perform_launch(struct sim_device *d, const struct sim_item *item, struct atsi_error *err) {
     const struct atsi_round *now = item->u.launch.call.round.round, *then = &item->u.launch.sized_for;
     bool same_rows =
@@ -211,8 +266,11 @@ static enum atsi_status perform_launch(struct sim_device *d, const struct sim_it
             err, ATSI_FAILED,
             "simulated device: %s was launched for %d tokens at %d, the device's own copy of the round says %d at %d",
             atsi_op_name(item->u.launch.call.op->kind), then->n_tokens, then->first_pos, now->n_tokens, now->first_pos);
+    struct atsi_op_call call = item->u.launch.call;
+    if (call.op->kind == ATSI_OP_ROUTER && call.resident.mine != NULL)
+        call.resident.gpu_slots = item->u.launch.gpu_slots;
     pthread_mutex_lock(&d->kernel_lock);
-    atsi_cpu_run(d->cpu, NULL, &item->u.launch.call, 1);
+    atsi_cpu_run(d->cpu, NULL, &call, 1);
     pthread_mutex_unlock(&d->kernel_lock);
     return ATSI_OK;
 }
@@ -221,6 +279,7 @@ enum atsi_status sim_perform(struct sim_device *d, const struct sim_item *item, 
     switch (item->kind) {
     case SIM_ITEM_COPY: perform_copy(d, item); return ATSI_OK;
     case SIM_ITEM_ROWS: perform_rows(d, item); return ATSI_OK;
+    case SIM_ITEM_SLOTS: perform_slots(d, item); return ATSI_OK;
     case SIM_ITEM_LAUNCH: return perform_launch(d, item, err);
     default: return ATSI_OK; // events are the stream's own
     }

@@ -6,6 +6,7 @@
 
 #include "tests/gpu/cuda_suite.h"
 #include "tests/support/check.h"
+#include "tests/support/division_case.h"
 #include "tests/support/gpu_case.h"
 
 static const enum atsi_dtype TYPES[] = {
@@ -182,6 +183,25 @@ void experts(void **state) {
         experts_case(s, TYPES[i], 21, 6, 3);
         if (!s->small) experts_case(s, TYPES[i], 300, 32, 4);
     }
+}
+
+// One token, few, and as many as take the kernels of matrices.
+void divided_experts(void **state) {
+    const struct suite *s = *state;
+    for (int i = 0; i < N_TYPES; i++)
+        for (int k = 0; k < 3; k++) {
+            const uint32_t n_tokens[] = {1, 5, 37};
+            struct division_case x = {.dtype = TYPES[i],
+                                      .n_tokens = n_tokens[k],
+                                      .n_experts = 6 + 2 * (uint32_t)i,
+                                      .n_used = 1 + (uint32_t)i % 6,
+                                      .width = 256,
+                                      .resident = 0.25f * (float)((i + k) % 5),
+                                      .least = (i + k) % 3 == 0,
+                                      .part = (i + k) % 2 == 0};
+            division_case_check(&x, s->device);
+        }
+    division_case_check(&(struct division_case){ATSI_Q8_0, 3, 80, 64, 32, 0.6f, false, false}, s->device);
 }
 
 static void embed_case(const struct suite *s, enum atsi_dtype dtype) {

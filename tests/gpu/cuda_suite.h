@@ -34,6 +34,7 @@ void matrices(void **state);
 void not_a_number_survives(void **state);
 void chains(void **state);
 void experts(void **state);
+void divided_experts(void **state);
 void embeddings(void **state);
 // cuda_rows.c
 void norms(void **state);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/gpu/cuda_suite.h"
 #include "tests/support/check.h"
+#include "tests/support/division_case.h"
 #include "tests/support/test_temp.h"
 
 // ---- the interface ---------------------------------------------------------------------------------------------------------
@@ -137,6 +138,10 @@ static void rows_move_through_mapped_memory(void **state) {
     d->ops->stream_destroy(s);
 }
 
+static void slots_move_through_mapped_memory(void **state) {
+    division_case_check_copies(((struct suite *)*state)->device);
+}
+
 // A weight without a kernel (Q4_0 in plain rows) is refused by name and leaves the device usable.
 static void unsupported_type_is_named(void **state) {
     struct suite *s = *state;
@@ -166,6 +171,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(ranges_give_memory_back, &suite),
         cmocka_unit_test_prestate(mapped_file_is_registered, &suite),
         cmocka_unit_test_prestate(rows_move_through_mapped_memory, &suite),
+        cmocka_unit_test_prestate(slots_move_through_mapped_memory, &suite),
         cmocka_unit_test_prestate(unsupported_type_is_named, &suite),
         cmocka_unit_test_prestate(norms, &suite),
         cmocka_unit_test_prestate(rows_ops, &suite),
@@ -177,6 +183,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(not_a_number_survives, &suite),
         cmocka_unit_test_prestate(chains, &suite),
         cmocka_unit_test_prestate(experts, &suite),
+        cmocka_unit_test_prestate(divided_experts, &suite),
         cmocka_unit_test_prestate(convolutions, &suite),
         cmocka_unit_test_prestate(delta_rules, &suite),
         cmocka_unit_test_prestate(attention, &suite),

@@ -117,6 +117,7 @@ static void upload_residents(struct device_case *x) {
         x->at.resident_slots = device_memory(x, c->n_resident_slots * sizeof *c->resident_slots, c->resident_slots);
     for (uint32_t t = 0; t < c->program.n_tensors; t++)
         if (c->resident[t] != NULL) x->at.resident[t] = device_memory(x, resident_bytes(c, t), c->resident[t]);
+    if (c->mine != NULL) x->at.mine = device_memory(x, c->n_mine * sizeof *c->mine, NULL);
     if (c->chosen == NULL) return;
     void *host = NULL;
     TRY(x, host_alloc(x->d, c->n_chosen * sizeof *c->chosen, &host, &x->at.chosen, &x->err));
@@ -127,6 +128,11 @@ static void free_residents(struct device_case *x) {
     const struct op_case *c = x->c;
     x->d->ops->free(x->d, x->at.resident_slots);
     for (uint32_t t = 0; t < c->program.n_tensors; t++) x->d->ops->free(x->d, x->at.resident[t]);
+    if (c->mine != NULL) {
+        TRY(x, copy_to_host(x->s, c->mine, x->at.mine, c->n_mine * sizeof *c->mine, &x->err));
+        TRY(x, stream_sync(x->s, &x->err));
+        x->d->ops->free(x->d, x->at.mine);
+    }
     if (c->chosen == NULL) return;
     memcpy(c->chosen, x->host_chosen, c->n_chosen * sizeof *c->chosen);
     x->d->ops->host_free(x->d, x->host_chosen);

@@ -48,6 +48,8 @@ void op_case_free(struct op_case *c) {
     }
     free(c->resident_slots);
     free(c->chosen);
+    free(c->gpu_slots);
+    free(c->mine);
     atsi_program_free(&c->program);
 }
 
@@ -153,6 +155,17 @@ void op_case_count_chosen(struct op_case *c, uint32_t n_used) {
     c->chosen = zeroed(c->n_chosen * sizeof *c->chosen);
 }
 
+void op_case_divide(struct op_case *c, uint32_t n_used, bool least, uint32_t whole_ops, struct test_random *r) {
+    free(c->gpu_slots);
+    free(c->mine);
+    c->n_mine = c->n_tokens * n_used;
+    c->mine = zeroed(c->n_mine * sizeof *c->mine);
+    c->gpu_slots = zeroed(n_used + 1);
+    c->whole_ops = whole_ops;
+    for (uint32_t i = 0; i <= n_used; i++)
+        c->gpu_slots[i] = (uint8_t)(least ? i : i + test_random_below(r, n_used + 1 - i));
+}
+
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind) {
     struct atsi_op op = {.kind = kind, .state = ATSI_NONE};
     for (int i = 0; i < ATSI_OP_MAX_IN; i++) op.in[i].buffer = ATSI_NONE;
@@ -255,6 +268,18 @@ static struct atsi_rows_ref rows_of(const struct op_case *c, const struct op_cas
                                   b->width, view->width};
 }
 
+static void divide_call(const struct op_case *c, const struct op_case_operands *at, uint32_t first_row,
+                        struct atsi_op_call *call) {
+    const struct atsi_op *op = call->op;
+    bool routes = op->kind == ATSI_OP_ROUTER && at->mine != NULL;
+    bool divided = op->kind == ATSI_OP_EXPERTS && (c->whole_ops >> (op - c->program.ops) & 1) == 0;
+    if (!routes && !divided) return;
+    call->resident.gpu_slots = c->gpu_slots;
+    if (at->mine == NULL) return;
+    uint32_t n_used = routes ? op->u.router.n_used : op->u.experts.n_used;
+    call->resident.mine = (int32_t *)at->mine + (size_t)first_row * n_used;
+}
+
 struct atsi_op_call op_case_call(const struct op_case *c, const struct op_case_operands *at, const struct atsi_op *op,
                                  uint32_t first_row) {
     struct atsi_op_call call = {.op = op};
@@ -271,6 +296,7 @@ struct atsi_op_call op_case_call(const struct op_case *c, const struct op_case_o
     if (op->kind == ATSI_OP_EXPERTS) call.resident.data = at->resident[op->tensor[0]];
     if (op->kind == ATSI_OP_ROUTER && at->chosen != NULL)
         call.resident.chosen = (int32_t *)at->chosen + (size_t)first_row * op->u.router.n_used;
+    if (c->gpu_slots != NULL) divide_call(c, at, first_row, &call);
     call.round = (struct atsi_round_ref){at->round, (const int32_t *)at->token_ids + first_row, at->output_rows};
     return call;
 }

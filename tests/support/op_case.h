@@ -37,6 +37,11 @@ struct op_case {
     void *resident[OP_CASE_CAP];
     int32_t *chosen; // [n_chosen] what a router is given as the second place of its ids, NULL: none
     uint32_t n_resident_slots, n_chosen;
+    // Slots divided between a device and the host (op_case_divide); gpu_slots NULL: not. Runs on the host take its part, those of
+    // tests/support/gpu_case.h the device's and fill `mine`.
+    uint8_t *gpu_slots;
+    int32_t *mine;              // [n_mine]
+    uint32_t n_mine, whole_ops; // bit i: ops[i] is not divided
     int32_t token_ids[4096], output_rows[4096];
 };
 
@@ -58,6 +63,9 @@ void op_case_make_resident(struct op_case *c, uint32_t n_experts, float share, s
 void op_case_drop_resident(struct op_case *c, int32_t tensor);
 // Gives the case's only router a second place for its ids, `chosen`.
 void op_case_count_chosen(struct op_case *c, uint32_t n_used);
+// Divides the slots of all EXPERTS ops but whole_ops between device and host: of tokens with r resident experts a random number of slots,
+// r at least, or with `least` r, are the device's. The case has one router.
+void op_case_divide(struct op_case *c, uint32_t n_used, bool least, uint32_t whole_ops, struct test_random *r);
 // Appends an op with every operand absent, to be filled in.
 struct atsi_op *op_case_op(struct op_case *c, enum atsi_op_kind kind);
 struct atsi_view op_case_view(const struct op_case *c, int32_t buffer); // the whole width
@@ -81,7 +89,7 @@ struct atsi_op *op_case_router(struct op_case *c, const struct atsi_router_param
 // Where the operands of a case stand, by their index: in its own memory or on a device. NULL: there is none.
 struct op_case_operands {
     void *buffers[OP_CASE_CAP], *tensors[OP_CASE_CAP], *states[OP_CASE_CAP][2];
-    void *resident_slots, *resident[OP_CASE_CAP], *chosen;
+    void *resident_slots, *resident[OP_CASE_CAP], *chosen, *mine; // mine: on a device only
     void *token_ids, *output_rows, *round;
 };
 // The call of an op of the case for the round whose first row is first_row.

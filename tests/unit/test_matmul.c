@@ -422,7 +422,7 @@ static void test_expert_groups(void **state) {
     size_t n_words = atsi_expert_groups_words(N_EXPERTS, N_TOKENS * N_SLOTS);
     uint32_t *words = malloc(n_words * sizeof *words), n_seen = 0, n_valid = 0;
     struct atsi_expert_groups g;
-    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS);
+    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS, NULL);
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (uint32_t i = g.first[e]; i < g.first[e + 1]; i++, n_seen++) {
             assert_int_equal(ids[g.pairs[i]], e);
@@ -454,7 +454,7 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
     size_t expert_bytes = 48 * atsi_dtype_row_bytes(dtype, COLS);
     uint32_t *words = malloc(atsi_expert_groups_words(N_EXPERTS, N_TOKENS * N_SLOTS) * sizeof *words);
     struct atsi_expert_groups g;
-    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS);
+    atsi_expert_groups_build(&g, words, N_EXPERTS, ids, N_SLOTS, N_TOKENS, N_SLOTS, NULL);
 
     enum {
         OUT_STRIDE = N_SLOTS * EXPERT_ROWS + 5
@@ -516,7 +516,7 @@ static void test_lone_expert(void **state) {
         for (int t = 0; t < TOKENS; t++) ids[t] = t % every == 0 ? 0 : -1;
         uint32_t *words = malloc(atsi_expert_groups_words(1, TOKENS) * sizeof *words);
         struct atsi_expert_groups g;
-        atsi_expert_groups_build(&g, words, 1, ids, 1, TOKENS, 1);
+        atsi_expert_groups_build(&g, words, 1, ids, 1, TOKENS, 1, NULL);
         memset(got, 0, n * sizeof(float));
         struct atsi_experts_args e = {.matmul = p.args, .groups = &g};
         e.matmul.out = got;
