@@ -54,24 +54,22 @@ enum {
 
 // Experts that are resident one by one on the device that runs the call (formats/plan.h, struct atsi_resident_experts).
 struct atsi_experts_ref {
-    const int32_t
-        *slots;       // [n_experts] where each expert stands among the resident ones, -1: not among them. NULL: none is
-                      //   resident. ROUTER: the chosen experts that are come first, in the order in which they were
-                      //   chosen, the others behind them
-    const void *data; // EXPERTS: the resident experts of tensor[0], packed like it; the others are read where tensor[0]
-                      //   is. NULL: none of this tensor
-    int32_t
-        *chosen; // ROUTER: a second place for its ids, [rows][n_used] one behind the other, for whoever counts them: on
-                 //   a device mapped host memory. NULL: none
+    // [n_experts] where each expert stands among the resident ones, -1: not among them. NULL: none is resident. ROUTER: the chosen
+    // experts that are come first, in the order in which they were chosen, the others behind them.
+    const int32_t *slots;
+    // EXPERTS: the resident experts of tensor[0], packed like it; the others are read where tensor[0] is. NULL: none of this tensor.
+    const void *data;
+    // ROUTER: a second place for its ids, [rows][n_used] one behind the other, for whoever counts them: on a device mapped host
+    // memory. NULL: none.
+    int32_t *chosen;
     // A token's slots divided between device and host: of a token with r resident experts the device computes the first gpu_slots[r],
-    // the host the others.
-    const uint8_t *
-        gpu_slots; // [n_used + 1] in host memory, none below its index, n_used at most ATSI_DIVIDED_SLOTS_MAX. ROUTER on the
-        //   device, which copies them when it is launched; EXPERTS on the host, where `slots` is a table in host
-        //   memory: those slots are left out. NULL: not divided so
-    int32_t *
-        mine; // [rows][n_used] one behind the other, on the device: the ids of its slots, -1 for those of the host. The ROUTER
-              //   writes it, and the device's EXPERTS read it in place of in[1]. NULL: not divided so
+    // the host the others. Both NULL: not divided so.
+    // [n_used + 1] in host memory, none below its index, n_used at most ATSI_DIVIDED_SLOTS_MAX. ROUTER on the device, which copies them when
+    // it is launched; EXPERTS on the host, where `slots` is a table in host memory: those slots are left out, not computed and not written.
+    const uint8_t *gpu_slots;
+    // [rows][n_used] one behind the other, on the device: the ids of its slots, -1 for those of the host. The ROUTER writes it, and the
+    // device's EXPERTS read it in place of in[1].
+    int32_t *mine;
 };
 
 struct atsi_op_call {
