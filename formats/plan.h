@@ -94,6 +94,9 @@ struct atsi_resident_experts_sum {
     double hit_rate;          // mean over those routers
 };
 struct atsi_resident_experts_sum atsi_plan_sum_resident_experts(const struct atsi_plan *plan);
+// Bytes of what the GPU holds for a router beside the experts themselves: where each of n_experts stands, and which of a token's n_used
+// are its own (kernels/op_call.h).
+uint64_t atsi_router_table_bytes(uint32_t n_experts, uint32_t n_used);
 // The operation of a unit that multiplies with expert weights, NULL when it has none; a unit has one at most.
 const struct atsi_op *atsi_unit_experts_op(const struct atsi_program *p, const struct atsi_unit *u);
 

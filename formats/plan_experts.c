@@ -17,6 +17,10 @@ const struct atsi_resident_experts *atsi_plan_resident_experts(const struct atsi
     return r->n > 0 && atsi_unit_experts_op(&plan->program, u) ? r : NULL;
 }
 
+uint64_t atsi_router_table_bytes(uint32_t n_experts, uint32_t n_used) {
+    return atsi_aligned(((uint64_t)n_experts + n_used) * sizeof(int32_t));
+}
+
 // Experts of the router that a unit holds, 0 when it holds none.
 static uint32_t n_experts_of(const struct atsi_program *p, const struct atsi_unit *u) {
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)

@@ -81,7 +81,7 @@ static uint64_t expert_bytes(const struct atsi_plan *plan) {
         const struct atsi_op *op = atsi_unit_experts_op(p, &p->units[i]);
         uint32_t n_experts = op->u.experts.n_experts;
         bytes += atsi_aligned(r->n * (p->tensors[op->tensor[0]].size_bytes / n_experts));
-        if (p->units[i].router_unit != last_router) bytes += atsi_aligned(n_experts * sizeof(int32_t));
+        if (p->units[i].router_unit != last_router) bytes += atsi_router_table_bytes(n_experts, op->u.experts.n_used);
         last_router = p->units[i].router_unit;
     }
     return bytes;

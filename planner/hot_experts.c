@@ -36,7 +36,7 @@ static bool measure_router(const struct atsi_program *p, uint32_t i_unit, const 
     *r = (struct atsi_expert_router){.unit = i_unit,
                                      .n_experts = n_experts,
                                      .n_used = op->u.router.n_used,
-                                     .table_bytes = atsi_aligned(n_experts * sizeof(int32_t))};
+                                     .table_bytes = atsi_router_table_bytes(n_experts, op->u.router.n_used)};
     for (uint32_t u = i_unit + 1; u < p->n_units; u++) {
         if (p->units[u].router_unit != (int32_t)i_unit) continue;
         const struct atsi_tensor *t = expert_weights(p, u, held);
@@ -165,6 +165,12 @@ static struct router_times times_of(const struct atsi_plan *plan, uint32_t route
 }
 
 static double decode_us_of(const struct router_times *t, uint32_t n_used, double hit_rate) {
+    struct atsi_slot_division d;
+    double uneven_us;
+    if (n_used <= ATSI_DIVIDED_SLOTS_MAX) {
+        atsi_divide_slots(&t->slots, n_used, &d);
+        return atsi_divided_us(&t->slots, &d, hit_rate, &uneven_us) + (d.gpu_slots[0] < n_used ? t->handover_us : 0);
+    }
     uint32_t k = atsi_best_slots(&t->slots, n_used, hit_rate);
     return atsi_slots_us(&t->slots, k, n_used, hit_rate) + (k < n_used ? t->handover_us : 0);
 }

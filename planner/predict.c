@@ -42,9 +42,10 @@ enum atsi_status atsi_place_predict(const struct atsi_plan *plan, enum atsi_phas
 // ---- shares, by the script ----------------------------------------------------------------------------------------
 
 struct shared_round {
-    struct atsi_schedule_unit *units; // [n_units]
-    enum atsi_backend *backends;      // [n_units]
-    float *gpu_share;                 // [n_units]
+    struct atsi_schedule_unit *units;     // [n_units]
+    enum atsi_backend *backends;          // [n_units]
+    float *gpu_share;                     // [n_units]
+    struct atsi_slot_division *divisions; // [n_units]
     struct atsi_script script;
     struct atsi_script_cost cost;
 };
@@ -53,6 +54,7 @@ static void free_shared_round(struct shared_round *r) {
     free(r->units);
     free(r->backends);
     free(r->gpu_share);
+    free(r->divisions);
     atsi_script_free(&r->script);
     atsi_script_cost_free(&r->cost);
 }
@@ -63,14 +65,18 @@ static enum atsi_status build_shared_round(const struct atsi_plan *plan, struct 
     r->units = calloc(n, sizeof *r->units);
     r->backends = calloc(n, sizeof *r->backends);
     r->gpu_share = calloc(n, sizeof *r->gpu_share);
-    if (!r->units || !r->backends || !r->gpu_share)
+    r->divisions = calloc(n, sizeof *r->divisions);
+    if (!r->units || !r->backends || !r->gpu_share || !r->divisions)
         return atsi_fail(err, ATSI_FAILED, "out of memory while predicting");
     atsi_round_units(plan, 1, 0, NULL, r->units);
     for (uint32_t u = 0; u < n; u++) r->backends[u] = plan->program.units[u].backend;
-    *any = atsi_share_units(plan, r->units, r->gpu_share) > 0;
+    for (uint32_t u = 0; u < n; u++)
+        r->gpu_share[u] = r->backends[u] == ATSI_CPU && atsi_script_can_share(&plan->program, u);
+    *any = atsi_share_units(plan, r->units, NULL, r->gpu_share, r->divisions) > 0;
     struct atsi_script_params params = {.program = &plan->program,
                                         .backends = r->backends,
                                         .gpu_share = r->gpu_share,
+                                        .divisions = r->divisions,
                                         .n_tokens_max = plan->limits.chunk,
                                         .n_outputs_max = plan->limits.n_outputs};
     ATSI_TRY(atsi_script_build(&params, &r->script, err));

@@ -18,9 +18,10 @@ struct atsi_dispatcher {
     double staged_slowdown;
     uint8_t *warm[2]; // [phase][n_units]: the last assignment of decode and of prefill rounds
     bool is_warm[2];
-    enum atsi_backend *backends;     // [n_units]
-    enum atsi_promotion *promotions; // [n_units]
-    float *gpu_share;                // [n_units]
+    enum atsi_backend *backends;          // [n_units]
+    enum atsi_promotion *promotions;      // [n_units]
+    float *gpu_share;                     // [n_units]
+    struct atsi_slot_division *divisions; // [n_units]
     struct atsi_decision last;
 };
 
@@ -45,8 +46,9 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
     d->backends = calloc(n, sizeof *d->backends);
     d->promotions = calloc(n, sizeof *d->promotions);
     d->gpu_share = calloc(n, sizeof *d->gpu_share);
-    bool complete =
-        d->gpu_share && d->units && d->homes && d->travel && d->warm[0] && d->warm[1] && d->backends && d->promotions;
+    d->divisions = calloc(n, sizeof *d->divisions);
+    bool complete = d->gpu_share && d->divisions && d->units && d->homes && d->travel && d->warm[0] && d->warm[1] &&
+                    d->backends && d->promotions;
     enum atsi_status status =
         complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     for (uint32_t u = 0; status == ATSI_OK && u < n; u++)
@@ -70,6 +72,7 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     free(d->backends);
     free(d->promotions);
     free(d->gpu_share);
+    free(d->divisions);
     free(d);
 }
 
@@ -89,6 +92,7 @@ static void stay_home(struct atsi_dispatcher *d) {
         d->backends[u] = d->homes[u];
         d->promotions[u] = ATSI_NOT_PROMOTED;
         d->gpu_share[u] = 0;
+        d->divisions[u].n_used = 0;
     }
 }
 
@@ -108,12 +112,8 @@ static bool can_be_shared(const struct atsi_dispatcher *d, uint32_t u) {
 }
 
 static void share(struct atsi_dispatcher *d, const struct atsi_unit_factors *factors) {
-    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
-        double in_place = factors ? factors[u].in_place : 1;
-        d->gpu_share[u] = can_be_shared(d, u) ? atsi_share_of_unit(&d->plan, u, &d->units[u], in_place) : 0;
-        d->last.n_shared += d->gpu_share[u] > 0;
-    }
-    atsi_shares_even_out(&d->plan.program, d->gpu_share);
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) d->gpu_share[u] = can_be_shared(d, u);
+    d->last.n_shared = atsi_share_units(&d->plan, d->units, factors, d->gpu_share, d->divisions);
 }
 
 const char *atsi_link_use_name(enum atsi_link_use use) { return use == ATSI_LINK_STREAMS ? "streams" : "shares"; }
@@ -172,7 +172,8 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
         else
             ATSI_TRY(stream(d, &inst, n_tokens, err));
     }
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens, d->plan.resident_experts};
+    *out = (struct atsi_assignment){d->backends,  d->promotions, d->gpu_share,
+                                    d->divisions, n_tokens,      d->plan.resident_experts};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
@@ -181,7 +182,8 @@ void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct a
     double deciding_us = d->last.deciding_us;
     stay_home(d);
     d->last = (struct atsi_decision){.deciding_us = deciding_us};
-    *out = (struct atsi_assignment){d->backends, d->promotions, d->gpu_share, n_tokens, d->plan.resident_experts};
+    *out = (struct atsi_assignment){d->backends,  d->promotions, d->gpu_share,
+                                    d->divisions, n_tokens,      d->plan.resident_experts};
 }
 
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) {

@@ -51,7 +51,9 @@ struct atsi_assignment {
     const enum atsi_backend *backends;     // [n_units]
     const enum atsi_promotion *promotions; // [n_units]; NULL: none
     const float *gpu_share; // [n_units] of CPU units: the part that the GPU computes in place beside it; NULL: none
-    uint32_t n_tokens;      // of the coming rounds; 1: launches are captured. Only such rounds are recorded
+    // [n_units] at the units that hold a router: how slots are divided token by token (runtime/schedule/script.h); NULL: nowhere
+    const struct atsi_slot_division *divisions;
+    uint32_t n_tokens; // of the coming rounds; 1: launches are captured. Only such rounds are recorded
     // [n_units] experts resident one by one, as in a plan: for what rounds should take. Read while it is prepared; NULL: none.
     struct atsi_resident_experts *residents;
 };

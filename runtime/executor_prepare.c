@@ -196,6 +196,19 @@ static enum atsi_status place_promoted(struct preparation *q, struct atsi_error 
 
 // ---- the script and its calls -------------------------------------------------------------------------------------
 
+// What a router on the device and products with experts on either side are told of slots that are divided token by token; others nothing.
+static void divide_call(const struct preparation *q, const struct atsi_step *s, struct atsi_op_call *call) {
+    const struct atsi_program *p = q->x->p;
+    const struct atsi_slot_division *divisions = q->out->script.divisions;
+    uint32_t u = atsi_program_unit_of(p, s->op);
+    bool routes =
+        p->ops[s->op].kind == ATSI_OP_ROUTER && s->backend == ATSI_GPU && divisions && divisions[u].n_used > 0;
+    if (routes) call->resident.gpu_slots = divisions[u].gpu_slots;
+    if (s->by_token && s->backend == ATSI_CPU && p->ops[s->op].kind == ATSI_OP_EXPERTS)
+        call->resident.gpu_slots = divisions[p->units[u].router_unit].gpu_slots;
+    if (!routes && !(s->by_token && s->backend == ATSI_GPU)) call->resident.mine = NULL;
+}
+
 static void build_calls(struct preparation *q) {
     const struct atsi_executor *x = q->x;
     struct atsi_prepared_round *out = q->out;
@@ -206,6 +219,7 @@ static void build_calls(struct preparation *q) {
         atsi_side_build_call(x->plan, x->n_ctx, s->promoted ? &promoted_side : &x->sides[s->backend], s->op,
                              &out->calls[i]);
         out->calls[i].resident.chosen = atsi_routing_place(x->routing, s->op, s->backend);
+        divide_call(q, s, &out->calls[i]);
         if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
             atsi_side_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
     }
@@ -218,6 +232,7 @@ static enum atsi_status build_script(struct preparation *q, struct atsi_error *e
                                         .promoted = q->promoted,
                                         .prefetched = q->prefetched,
                                         .gpu_share = q->gpu_share,
+                                        .divisions = q->out->n_tokens == 1 ? q->assignment->divisions : NULL,
                                         .n_tokens_max = q->x->plan->limits.chunk,
                                         .n_outputs_max = q->x->plan->limits.n_outputs};
     ATSI_TRY(atsi_script_build(&params, &out->script, err));

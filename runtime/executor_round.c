@@ -13,12 +13,25 @@ static uint32_t rows_of(const struct atsi_buffer *b, const struct atsi_round *ro
 }
 
 // Copies columns of a buffer's rows to the other side, by a kernel.
+// The slots of a buffer that the other side has computed for the token at hand.
+static enum atsi_status cross_slots(const struct atsi_executor *x, const struct atsi_action *a, char *on_device,
+                                    char *on_host, struct atsi_stream *stream, uint32_t n_rows,
+                                    struct atsi_error *err) {
+    uint32_t router_unit = atsi_program_unit_of(x->p, (uint32_t)a->slots_of);
+    uint32_t n_slots = x->p->ops[a->slots_of].u.router.n_used, width = x->p->buffers[a->buffer].width;
+    const int32_t *mine = x->sides[ATSI_GPU].experts[router_unit].mine;
+    bool to_device = a->backend == ATSI_GPU;
+    return x->device->ops->copy_slots(stream, to_device ? on_device : on_host, width, to_device ? on_host : on_device,
+                                      width, width / n_slots, n_slots, mine, to_device, n_rows, err);
+}
+
 static enum atsi_status cross(const struct atsi_executor *x, const struct atsi_action *a, struct atsi_stream *stream,
                               const struct atsi_round *round, struct atsi_error *err) {
     const struct atsi_buffer *b = &x->p->buffers[a->buffer];
     uint64_t offset = b->offset_bytes + (uint64_t)a->offset * 4;
     char *on_device = x->sides[ATSI_GPU].compute + offset, *on_host = (char *)x->host_compute_dev + offset;
     bool to_device = a->backend == ATSI_GPU;
+    if (a->slots_of != ATSI_NONE) return cross_slots(x, a, on_device, on_host, stream, rows_of(b, round), err);
     return x->device->ops->copy_rows(stream, to_device ? on_device : on_host, b->width, to_device ? on_host : on_device,
                                      b->width, a->width, rows_of(b, round), err);
 }

@@ -120,11 +120,13 @@ static void place_router(struct atsi_experts *e, const struct atsi_router_expert
     const int32_t *table = (const int32_t *)(range + resident->tables[r->unit]);
     e->refs[ATSI_CPU][r->unit].slots = r->are_there ? r->slots : NULL;
     e->refs[ATSI_GPU][r->unit].slots = r->are_there ? table : NULL;
+    e->refs[ATSI_GPU][r->unit].mine = (int32_t *)(uintptr_t)table + r->n_experts;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         struct atsi_experts_ref *ref = &e->refs[ATSI_GPU][u];
         if (!atsi_router_experts_has(plan, r, u)) continue;
         e->refs[ATSI_CPU][u].slots = r->are_there ? r->slots : NULL; // whose slots are the host's
         ref->slots = r->are_there ? table : NULL;
+        ref->mine = (int32_t *)(uintptr_t)table + r->n_experts;
         ref->data = r->are_there ? range + resident->blocks[u] : NULL;
     }
 }

@@ -80,7 +80,7 @@ static uint64_t add_blocks(struct atsi_resident *r, const struct atsi_plan *plan
 static uint64_t add_tables(struct atsi_resident *r, const struct atsi_experts *experts, uint64_t at) {
     for (uint32_t i = 0; i < experts->n_routers; i++) {
         r->tables[experts->routers[i].unit] = at;
-        at += atsi_aligned(experts->routers[i].n_experts * sizeof(int32_t));
+        at += atsi_router_table_bytes(experts->routers[i].n_experts, experts->routers[i].n_used);
     }
     return at;
 }

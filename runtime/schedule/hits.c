@@ -29,3 +29,61 @@ uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, doubl
     }
     return best;
 }
+
+// ---- token by token -----------------------------------------------------------------------------------------------
+
+static double cpu_us(const struct atsi_slot_times *t, uint32_t n_used, uint32_t n_slots) {
+    return t->cpu_us * (n_used - n_slots) / n_used;
+}
+
+static double gpu_us(const struct atsi_slot_times *t, uint32_t n_used, uint32_t n_slots, uint32_t n_resident) {
+    return (t->gpu_us * n_slots + t->link_us * (n_slots - n_resident)) / n_used;
+}
+
+void atsi_divide_slots(const struct atsi_slot_times *t, uint32_t n_used, struct atsi_slot_division *out) {
+    *out = (struct atsi_slot_division){.n_used = n_used};
+    for (uint32_t r = 0; r <= n_used; r++) {
+        double best_us = INFINITY;
+        for (uint32_t g = r; g <= n_used; g++) {
+            double us = fmax(cpu_us(t, n_used, g), gpu_us(t, n_used, g, r));
+            if (us >= best_us) continue;
+            best_us = us;
+            out->gpu_slots[r] = (uint8_t)g;
+        }
+    }
+}
+
+// Probabilities of R = 0..n_used, one expert after the other.
+static void distribute(uint32_t n_used, double hit_rate, double *probabilities) {
+    probabilities[0] = 1;
+    for (uint32_t n = 1; n <= n_used; n++) {
+        probabilities[n] = probabilities[n - 1] * hit_rate;
+        for (uint32_t r = n - 1; r > 0; r--)
+            probabilities[r] = probabilities[r] * (1 - hit_rate) + probabilities[r - 1] * hit_rate;
+        probabilities[0] *= 1 - hit_rate;
+    }
+}
+
+struct atsi_divided_work atsi_divided_work(const struct atsi_slot_division *d, double hit_rate) {
+    double p[ATSI_DIVIDED_SLOTS_MAX + 1], slots = 0, absent = 0, all_absent = d->n_used * (1 - hit_rate);
+    distribute(d->n_used, hit_rate, p);
+    for (uint32_t r = 0; r <= d->n_used; r++) {
+        slots += p[r] * d->gpu_slots[r];
+        absent += p[r] * (d->gpu_slots[r] - r);
+    }
+    return (struct atsi_divided_work){slots / d->n_used, all_absent > 0 ? absent / all_absent : 0};
+}
+
+double atsi_divided_us(const struct atsi_slot_times *t, const struct atsi_slot_division *d, double hit_rate,
+                       double *uneven_us) {
+    double p[ATSI_DIVIDED_SLOTS_MAX + 1], us = 0, on_cpu_us = 0, on_gpu_us = 0;
+    distribute(d->n_used, hit_rate, p);
+    for (uint32_t r = 0; r <= d->n_used; r++) {
+        double c = cpu_us(t, d->n_used, d->gpu_slots[r]), g = gpu_us(t, d->n_used, d->gpu_slots[r], r);
+        us += p[r] * fmax(c, g);
+        on_cpu_us += p[r] * c;
+        on_gpu_us += p[r] * g;
+    }
+    *uneven_us = us - fmax(on_cpu_us, on_gpu_us);
+    return us;
+}

@@ -22,4 +22,25 @@ double atsi_slots_us(const struct atsi_slot_times *t, uint32_t n_slots, uint32_t
 // The number of slots, 0..n_used, for which that is least; of equals the fewest.
 uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, double hit_rate);
 
+// Tokens differ in how many of their experts are resident, so the slots are better divided token by token.
+enum {
+    ATSI_DIVIDED_SLOTS_MAX = 64 // experts a token; more are not divided so
+};
+struct atsi_slot_division {
+    uint32_t n_used; // 0: not divided by token
+    uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX +
+                      1]; // of a token with r resident experts, the slots that the GPU computes: r or more
+};
+// For each number of resident experts the number of slots with which the longer side is shortest; of equals the fewest.
+void atsi_divide_slots(const struct atsi_slot_times *t, uint32_t n_used, struct atsi_slot_division *out);
+
+// What a division gives each side on average, R as above. Parts of all slots, and of all that are not resident.
+struct atsi_divided_work {
+    double gpu_part, absent_part;
+};
+struct atsi_divided_work atsi_divided_work(const struct atsi_slot_division *d, double hit_rate);
+// What a token takes so: the mean of the longer side, and by how much that is over the longer one of the means.
+double atsi_divided_us(const struct atsi_slot_times *t, const struct atsi_slot_division *d, double hit_rate,
+                       double *uneven_us);
+
 #endif

@@ -17,16 +17,19 @@ struct builder {
     struct atsi_script *out;
     size_t steps_cap, actions_cap;
     struct atsi_ranges *ranges; // [n_buffers]
-    enum atsi_backend *sides;   // [n_units] on which whole units run
-    uint32_t *columns;          // [n_units] of a shared unit, those that the GPU computes; 0: not shared
+    int32_t *
+        divided_by; // [n_buffers] the router's op by which both sides hold some slots each, ATSI_NONE: as the ranges say
+    enum atsi_backend *sides; // [n_units] on which whole units run
+    uint32_t *columns;        // [n_units] of a shared unit, those that the GPU computes; 0: not shared
     // CROSSes to the device that the CPU has not waited for: what they read on the host.
     struct pending {
         uint32_t buffer, begin, end;
     } * pending;
     uint32_t n_pending;
     size_t pending_cap;
-    uint32_t i_unit; // whose operations are emitted
-    bool failed;     // out of memory; the caller says so
+    uint32_t i_unit;   // whose operations are emitted
+    int32_t router_op; // by which its slots are divided token by token, ATSI_NONE
+    bool failed;       // out of memory; the caller says so
 };
 
 static void act(struct builder *b, struct atsi_action action) {
@@ -90,18 +93,40 @@ static int n_writes(const struct atsi_op *op) {
 
 // ---- copies between the sides -------------------------------------------------------------------------------------
 
+// Brings the other side's slots of a buffer that is divided token by token to `side`, which then holds all of it.
+static void fetch_slots(struct builder *b, uint32_t buffer, enum atsi_backend side) {
+    uint32_t width = b->p->buffers[buffer].width;
+    act(b, (struct atsi_action){.kind = ATSI_ACTION_CROSS,
+                                .backend = side,
+                                .buffer = buffer,
+                                .width = width,
+                                .slots_of = b->divided_by[buffer]});
+    if (side == ATSI_GPU) note_pending(b, buffer, 0, width);
+    b->divided_by[buffer] = ATSI_NONE;
+    atsi_ranges_write(&b->ranges[buffer], 0, width, side, false);
+}
+
 // Copies what `side` lacks of a part. Returns whether anything was copied.
 static bool fetch(struct builder *b, struct part part, enum atsi_backend side) {
     uint32_t from, to;
-    bool any = false;
+    bool any = b->divided_by[part.buffer] != ATSI_NONE;
+    if (any) fetch_slots(b, part.buffer, side);
     while (!b->failed && atsi_ranges_fetch(&b->ranges[part.buffer], part.begin, part.end, side, &from, &to)) {
-        act(b,
-            (struct atsi_action){
-                .kind = ATSI_ACTION_CROSS, .backend = side, .buffer = part.buffer, .offset = from, .width = to - from});
+        act(b, (struct atsi_action){.kind = ATSI_ACTION_CROSS,
+                                    .backend = side,
+                                    .buffer = part.buffer,
+                                    .offset = from,
+                                    .width = to - from,
+                                    .slots_of = ATSI_NONE});
         if (side == ATSI_GPU) note_pending(b, part.buffer, from, to);
         any = true;
     }
     return any;
+}
+
+// A step of slots that are divided token by token finds those of its side in what was divided so before.
+static bool has_own_slots(const struct builder *b, const struct atsi_step *s, int32_t buffer) {
+    return s->by_token && b->divided_by[buffer] == b->router_op;
 }
 
 // `own`: a buffer that is not fetched because the step's own side writes the part before; ATSI_NONE: none.
@@ -109,7 +134,8 @@ static bool fetch_reads(struct builder *b, const struct atsi_step *s, int32_t ow
     const struct atsi_op *op = &b->p->ops[s->op];
     bool any = false;
     for (int i = 0; i < n_reads(op); i++)
-        if (op->in[i].buffer != own) any |= fetch(b, read_part(b->p, s, i), s->backend);
+        if (op->in[i].buffer != own && !has_own_slots(b, s, op->in[i].buffer))
+            any |= fetch(b, read_part(b->p, s, i), s->backend);
     if (op->add) any |= fetch(b, write_part(b->p, s, 0), s->backend);
     return any;
 }
@@ -119,6 +145,7 @@ static void note_writes(struct builder *b, const struct atsi_step *s, bool both)
     for (int i = 0; i < n_writes(op); i++) {
         struct part part = write_part(b->p, s, i);
         atsi_ranges_write(&b->ranges[part.buffer], part.begin, part.end, s->backend, both);
+        b->divided_by[part.buffer] = s->by_token ? b->router_op : ATSI_NONE;
     }
 }
 
@@ -329,11 +356,12 @@ static bool any_must_wait(const struct builder *b, const struct atsi_step *steps
 static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing *s, uint32_t columns) {
     struct atsi_step gpu[MAX_SHARED_OPS], cpu[MAX_SHARED_OPS];
     uint32_t n = 0, n_both = s->first_divided - s->first;
+    bool by_token = b->router_op != ATSI_NONE;
     for (uint32_t i = s->first; i < s->end_divided; i++, n++) {
         uint32_t width = out_columns(&b->p->ops[i]);
-        bool divided = i >= s->first_divided;
-        gpu[n] = (struct atsi_step){i, ATSI_GPU, 0, divided ? columns : width, true};
-        cpu[n] = (struct atsi_step){i, ATSI_CPU, divided ? columns : 0, width, false};
+        bool divided = i >= s->first_divided, in_columns = divided && !by_token;
+        gpu[n] = (struct atsi_step){i, ATSI_GPU, 0, in_columns ? columns : width, true, divided && by_token};
+        cpu[n] = (struct atsi_step){i, ATSI_CPU, in_columns ? columns : 0, width, false, divided && by_token};
     }
     bool waits = fetch_for_both(b, gpu, cpu, n_both, n) || any_must_wait(b, cpu, n);
     uint32_t n_pending = b->n_pending;
@@ -354,6 +382,20 @@ static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing
 
 // ---- units --------------------------------------------------------------------------------------------------------
 
+// How the slots of a unit's experts are divided token by token; NULL: they are not.
+static const struct atsi_slot_division *division_of(const struct builder *b, uint32_t i_unit) {
+    const struct atsi_unit *u = &b->p->units[i_unit];
+    if (!b->out->divisions || u->kind != ATSI_UNIT_EXPERTS || u->router_unit == ATSI_NONE) return NULL;
+    const struct atsi_slot_division *d = &b->out->divisions[u->router_unit];
+    return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
+}
+
+static int32_t find_router(const struct atsi_program *p, const struct atsi_unit *u) {
+    uint32_t i = u->first_op;
+    while (p->ops[i].kind != ATSI_OP_ROUTER) i++;
+    return (int32_t)i;
+}
+
 // Where each unit runs, and what of it on the GPU where it is shared: all of it is not shared.
 static void divide_units(struct builder *b) {
     for (uint32_t u = 0; u < b->p->n_units; u++) {
@@ -362,8 +404,9 @@ static void divide_units(struct builder *b) {
         b->sides[u] = b->params->backends[u];
         if (!(share > 0) || b->sides[u] == ATSI_GPU || !can_share(b->p, u, &s)) continue;
         const struct atsi_op *op = &b->p->ops[s.first_divided];
-        uint32_t columns = gpu_columns(op, share);
-        if (columns == out_columns(op))
+        const struct atsi_slot_division *d = division_of(b, u);
+        uint32_t columns = d ? out_columns(op) : gpu_columns(op, share);
+        if (d ? d->gpu_slots[0] == d->n_used : columns == out_columns(op))
             b->sides[u] = ATSI_GPU;
         else
             b->columns[u] = columns;
@@ -387,6 +430,8 @@ static void emit_whole_unit(struct builder *b, uint32_t i_unit) {
 static void emit_unit(struct builder *b, uint32_t i_unit) {
     struct sharing s;
     b->i_unit = i_unit;
+    b->router_op =
+        division_of(b, i_unit) ? find_router(b->p, &b->p->units[b->p->units[i_unit].router_unit]) : ATSI_NONE;
     if (b->columns[i_unit] > 0 && can_share(b->p, i_unit, &s))
         emit_shared(b, i_unit, &s, b->columns[i_unit]);
     else
@@ -395,13 +440,24 @@ static void emit_unit(struct builder *b, uint32_t i_unit) {
 
 static void build(struct builder *b) {
     b->out->tail = UINT32_MAX;
-    for (uint32_t i = 0; i < b->p->n_buffers; i++) atsi_ranges_init(&b->ranges[i], b->p->buffers[i].width);
+    for (uint32_t i = 0; i < b->p->n_buffers; i++) {
+        atsi_ranges_init(&b->ranges[i], b->p->buffers[i].width);
+        b->divided_by[i] = ATSI_NONE;
+    }
     divide_units(b);
     for (uint32_t u = 0; u < b->p->n_units && !b->failed; u++) emit_unit(b, u);
     if (fetch(b, (struct part){(uint32_t)b->p->logits, 0, b->p->n_vocab}, ATSI_CPU)) {
         record(b);
         wait_for_record(b, b->n_pending);
     }
+}
+
+static bool copy_divisions(struct builder *b) {
+    size_t bytes = b->p->n_units * sizeof *b->out->divisions;
+    if (!b->params->divisions) return true;
+    b->out->divisions = malloc(bytes);
+    if (b->out->divisions) memcpy(b->out->divisions, b->params->divisions, bytes);
+    return b->out->divisions != NULL;
 }
 
 enum atsi_status atsi_script_build(const struct atsi_script_params *params, struct atsi_script *out,
@@ -411,13 +467,15 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
     b.ranges = calloc(b.p->n_buffers, sizeof *b.ranges);
     b.sides = calloc(b.p->n_units, sizeof *b.sides);
     b.columns = calloc(b.p->n_units, sizeof *b.columns);
-    b.failed = !b.ranges || !b.sides || !b.columns;
+    b.divided_by = calloc(b.p->n_buffers, sizeof *b.divided_by);
+    b.failed = !b.ranges || !b.sides || !b.columns || !b.divided_by || !copy_divisions(&b);
     if (!b.failed) build(&b);
     bool overflowed = false;
     for (uint32_t i = 0; b.ranges && i < b.p->n_buffers; i++) overflowed |= b.ranges[i].overflowed;
     free(b.ranges);
     free(b.sides);
     free(b.columns);
+    free(b.divided_by);
     free(b.pending);
     if (overflowed) return atsi_fail(err, ATSI_FAILED, "a buffer is divided in more parts than a round can follow");
     return b.failed ? atsi_fail(err, ATSI_FAILED, "out of memory while building a round") : ATSI_OK;
@@ -426,5 +484,6 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
 void atsi_script_free(struct atsi_script *s) {
     free(s->steps);
     free(s->actions);
+    free(s->divisions);
     memset(s, 0, sizeof *s);
 }

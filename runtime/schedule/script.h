@@ -7,6 +7,7 @@
 #define ATSI_RUNTIME_SCHEDULE_SCRIPT_H
 
 #include "formats/program.h"
+#include "runtime/schedule/hits.h"
 
 enum atsi_action_kind {
     ATSI_ACTION_CROSS,   // copy columns of a buffer's rows to `backend`, in the compute stream
@@ -22,7 +23,9 @@ struct atsi_action {
     enum atsi_action_kind kind;
     enum atsi_backend backend;      // CROSS: where to
     uint32_t buffer, offset, width; // CROSS
-    uint32_t first, n;              // GPU, CPU: steps
+    int32_t slots_of;  // CROSS: only those slots that the other side has computed, as this router's op divided them;
+                       // ATSI_NONE: all columns
+    uint32_t first, n; // GPU, CPU: steps
 };
 
 // One operation, or a part of it, on one side.
@@ -31,6 +34,7 @@ struct atsi_step {
     enum atsi_backend backend;
     uint32_t begin, end; // columns of out[0]; a whole operation has all of them
     bool promoted;       // on the GPU, its unit's big tensors not resident
+    bool by_token;       // of all columns only the slots that are its side's for the token at hand (divisions)
 };
 
 struct atsi_script {
@@ -38,7 +42,8 @@ struct atsi_script {
     uint32_t n_steps;
     struct atsi_action *actions;
     uint32_t n_actions;
-    uint32_t tail; // actions from here on are repeated for each group of output rows
+    uint32_t tail;                        // actions from here on are repeated for each group of output rows
+    struct atsi_slot_division *divisions; // [n_units] at the units that hold a router; NULL: none
 };
 
 struct atsi_script_params {
@@ -47,6 +52,9 @@ struct atsi_script_params {
     const bool *promoted;               // [n_units]; NULL: none
     const bool *prefetched;             // [n_units] of the promoted ones, those that wait for a transfer; NULL: none
     const float *gpu_share;             // [n_units] of CPU units, the part that the GPU computes beside it; NULL: none
+    // [n_units] at the units that hold a router, on the GPU: how the slots of shared units behind it are divided token by token (their
+    // share only says that they are shared); copied. NULL: by their shares.
+    const struct atsi_slot_division *divisions;
     uint32_t n_tokens_max, n_outputs_max; // rows that buffers were placed for
 };
 

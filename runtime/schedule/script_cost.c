@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/schedule/shares.h"
+
 #include "runtime/schedule/hits.h"
 
 uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first) {
@@ -52,11 +54,26 @@ static double bytes_over_link(const struct builder *b, uint32_t u) {
     return (double)atsi_transfer_bytes(p, &p->units[u], b->n_tokens) * atsi_absent_part(b->plan, u, b->n_tokens);
 }
 
+// What slots that are divided token by token give each side on average.
+static struct atsi_divided_work divided_work(const struct builder *b, uint32_t i_unit) {
+    const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, i_unit);
+    const struct atsi_slot_division *d = &b->script->divisions[b->plan->program.units[i_unit].router_unit];
+    return atsi_divided_work(d, r ? r->hit_rate : 0);
+}
+
+// The part of an operation's output that a step computes.
+static double part_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
+    if (!s->by_token) return (double)(s->end - s->begin) / b->plan->program.ops[s->op].out[0].width;
+    double gpu_part = divided_work(b, i_unit).gpu_part;
+    return s->backend == ATSI_GPU ? gpu_part : 1 - gpu_part;
+}
+
 // The part of an operation's absent weights that a step reads: of one token's experts those come last that are not resident.
 static double absent_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
     const struct atsi_op *op = &b->plan->program.ops[s->op];
     const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, i_unit);
     double width = op->out[0].width;
+    if (s->by_token) return divided_work(b, i_unit).absent_part;
     if (!r || b->n_tokens > 1 || op->kind != ATSI_OP_EXPERTS) return (s->end - s->begin) / width;
     uint32_t n_used = op->u.experts.n_used, rows = op->out[0].width / n_used;
     double all = atsi_expected_misses(n_used, n_used, r->hit_rate);
@@ -69,7 +86,7 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
     const struct atsi_program *p = &b->plan->program;
     uint32_t u = atsi_program_unit_of(p, s->op);
     double weight = weight_in_unit(p, &p->units[u], s->op);
-    double part = (double)(s->end - s->begin) / p->ops[s->op].out[0].width * weight;
+    double part = part_in_step(b, s, u) * weight;
     if (s->backend == ATSI_CPU)
         cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
     else
@@ -114,6 +131,29 @@ static void add_actions(struct builder *b) {
     }
 }
 
+// By how much more the sides wait for each other where slots are divided token by token than their means tell.
+static double sum_uneven_us(const struct builder *b) {
+    const struct atsi_program *p = &b->plan->program;
+    struct atsi_slot_times times = {0};
+    double sum = 0, uneven_us = 0;
+    int32_t router = ATSI_NONE;
+    for (uint32_t i = 0; i < b->script->n_steps; i++) {
+        const struct atsi_step *s = &b->script->steps[i];
+        uint32_t u = atsi_program_unit_of(p, s->op);
+        const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, u);
+        if (!s->by_token || s->backend == ATSI_GPU || p->ops[s->op].kind != ATSI_OP_EXPERTS || !r) continue;
+        if (p->units[u].router_unit != router) {
+            sum += uneven_us;
+            times = (struct atsi_slot_times){0};
+            router = p->units[u].router_unit;
+        }
+        struct atsi_slot_times t = atsi_slot_times_of(b->plan, u, &b->units[u], 1);
+        times = (struct atsi_slot_times){times.cpu_us + t.cpu_us, times.gpu_us + t.gpu_us, times.link_us + t.link_us};
+        atsi_divided_us(&times, &b->script->divisions[router], r->hit_rate, &uneven_us);
+    }
+    return sum + uneven_us;
+}
+
 static double mean_switch_us(const struct builder *b) {
     double sum = 0;
     for (uint32_t u = 0; u < b->plan->program.n_units; u++) sum += b->units[u].switch_us;
@@ -135,6 +175,7 @@ void atsi_script_cost_renew(const struct atsi_plan *plan, const struct atsi_scri
     cost->link_bytes = 0;
     add_actions(&b);
     cost->handover_us = mean_switch_us(&b);
+    cost->uneven_us = sum_uneven_us(&b);
     cost->n_handovers = 2 * atsi_script_terms_of(script, cost).n_waits;
 }
 
@@ -263,6 +304,7 @@ static void run_once(struct clocks *c, const struct atsi_script *s, const struct
         }
     }
     if (c->device_us > c->host_us) c->host_us = c->device_us;
+    c->host_us += cost->uneven_us * (scales->cpu > scales->link ? scales->cpu : scales->link);
 }
 
 double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,

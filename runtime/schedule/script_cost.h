@@ -19,8 +19,10 @@ struct atsi_script_cost {
     uint32_t n_actions;
     struct atsi_split_cost *splits; // [n_actions] at the split's first action, zero elsewhere
     double handover_us;             // from one side to the other
-    uint32_t n_handovers;           // of a round: there and back whenever the host waits for the device
-    double link_bytes;              // of weights that a round moves, by copies and in place
+    double
+        uneven_us; // of a round: what the sides wait for each other because tokens find more or fewer of their experts resident
+    uint32_t n_handovers; // of a round: there and back whenever the host waits for the device
+    double link_bytes;    // of weights that a round moves, by copies and in place
     uint32_t n_transfers;
     uint32_t *waits_for; // [n_transfers] of the region's ring (temp_ring.h)
     double *consumed_us; // [n_transfers] scratch of atsi_script_time

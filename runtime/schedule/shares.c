@@ -1,26 +1,15 @@
 #include "runtime/schedule/shares.h"
 
-#include "runtime/schedule/hits.h"
 #include "runtime/schedule/round_units.h"
-#include "runtime/schedule/script.h"
+
+static double in_place_of(const struct atsi_unit_factors *factors, uint32_t i_unit) {
+    return factors ? factors[i_unit].in_place : 1;
+}
 
 float atsi_share_of(const struct atsi_contention *contention, const struct atsi_schedule_unit *unit, double in_place) {
     double cpu_us = unit->t_cpu_us * contention->cpu_beside_link,
            gpu_us = (unit->transfer_us * contention->link_in_place + unit->t_gpu_us) * in_place;
     return cpu_us + gpu_us > 0 ? (float)(cpu_us / (cpu_us + gpu_us)) : 0;
-}
-
-float atsi_share_of_unit(const struct atsi_plan *plan, uint32_t i_unit, const struct atsi_schedule_unit *unit,
-                         double in_place) {
-    const struct atsi_contention *c = &plan->contention;
-    const struct atsi_resident_experts *r = atsi_plan_resident_experts(plan, i_unit);
-    if (!r) return atsi_share_of(c, unit, in_place);
-    uint32_t n_used = atsi_unit_experts_op(&plan->program, &plan->program.units[i_unit])->u.experts.n_used;
-    double absent = atsi_absent_part(plan, i_unit, 1), all_us = absent > 0 ? unit->transfer_us / absent : 0;
-    struct atsi_slot_times times = {.cpu_us = unit->t_cpu_us * c->cpu_beside_link,
-                                    .gpu_us = unit->t_gpu_us * in_place,
-                                    .link_us = all_us * c->link_in_place * in_place};
-    return (float)atsi_best_slots(&times, n_used, r->hit_rate) / (float)n_used;
 }
 
 void atsi_shares_even_out(const struct atsi_program *p, float *gpu_share) {
@@ -37,11 +26,74 @@ void atsi_shares_even_out(const struct atsi_program *p, float *gpu_share) {
     }
 }
 
-uint32_t atsi_share_units(const struct atsi_plan *plan, const struct atsi_schedule_unit *units, float *gpu_share) {
+// ---- experts that are resident one by one -------------------------------------------------------------------------
+
+struct atsi_slot_times atsi_slot_times_of(const struct atsi_plan *plan, uint32_t i_unit,
+                                          const struct atsi_schedule_unit *unit, double in_place) {
+    const struct atsi_contention *c = &plan->contention;
+    double absent = atsi_absent_part(plan, i_unit, 1), all_us = absent > 0 ? unit->transfer_us / absent : 0;
+    return (struct atsi_slot_times){.cpu_us = unit->t_cpu_us * c->cpu_beside_link,
+                                    .gpu_us = unit->t_gpu_us * in_place,
+                                    .link_us = all_us * c->link_in_place * in_place};
+}
+
+// By the number of slots with which both sides end best, the same for every token.
+static float share_of_slots(const struct atsi_plan *plan, uint32_t i_unit, const struct atsi_schedule_unit *unit,
+                            double in_place) {
+    uint32_t n_used = atsi_unit_experts_op(&plan->program, &plan->program.units[i_unit])->u.experts.n_used;
+    struct atsi_slot_times times = atsi_slot_times_of(plan, i_unit, unit, in_place);
+    double hit_rate = atsi_plan_resident_experts(plan, i_unit)->hit_rate;
+    return (float)atsi_best_slots(&times, n_used, hit_rate) / (float)n_used;
+}
+
+// Of the units behind a router that have some of their experts resident: what a token takes in all of them, and its experts. False when
+// there are none, or one that cannot be shared.
+static bool sum_up_slots(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
+                         const struct atsi_unit_factors *factors, const float *can_share, struct atsi_slot_times *sum,
+                         uint32_t *n_used) {
+    const struct atsi_program *p = &plan->program;
+    *sum = (struct atsi_slot_times){0};
+    *n_used = 0;
+    for (uint32_t u = router_unit + 1; u < p->n_units; u++) {
+        if (p->units[u].router_unit != (int32_t)router_unit || !atsi_plan_resident_experts(plan, u)) continue;
+        if (can_share[u] == 0) return false;
+        struct atsi_slot_times t = atsi_slot_times_of(plan, u, &units[u], in_place_of(factors, u));
+        sum->cpu_us += t.cpu_us;
+        sum->gpu_us += t.gpu_us;
+        sum->link_us += t.link_us;
+        *n_used = atsi_unit_experts_op(p, &p->units[u])->u.experts.n_used;
+    }
+    return *n_used > 0 && *n_used <= ATSI_DIVIDED_SLOTS_MAX;
+}
+
+static void divide(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
+                   const struct atsi_unit_factors *factors, const float *can_share, struct atsi_slot_division *out) {
+    struct atsi_slot_times times;
+    uint32_t n_used;
+    out->n_used = 0;
+    if (!plan->resident_experts || plan->resident_experts[router_unit].n == 0 || units[router_unit].home != ATSI_GPU)
+        return;
+    if (sum_up_slots(plan, router_unit, units, factors, can_share, &times, &n_used))
+        atsi_divide_slots(&times, n_used, out);
+}
+
+// ---- all units ----------------------------------------------------------------------------------------------------
+
+static float share_of(const struct atsi_plan *plan, uint32_t u, const struct atsi_schedule_unit *unit, double in_place,
+                      const struct atsi_slot_division *divisions) {
+    const struct atsi_resident_experts *r = atsi_plan_resident_experts(plan, u);
+    if (!r) return atsi_share_of(&plan->contention, unit, in_place);
+    const struct atsi_slot_division *d = &divisions[plan->program.units[u].router_unit];
+    return d->n_used ? (float)atsi_divided_work(d, r->hit_rate).gpu_part : share_of_slots(plan, u, unit, in_place);
+}
+
+uint32_t atsi_share_units(const struct atsi_plan *plan, const struct atsi_schedule_unit *units,
+                          const struct atsi_unit_factors *factors, float *gpu_share,
+                          struct atsi_slot_division *divisions) {
     uint32_t n_shared = 0;
+    for (uint32_t u = 0; u < plan->program.n_units; u++) divide(plan, u, units, factors, gpu_share, &divisions[u]);
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
-        bool can = units[u].home == ATSI_CPU && atsi_script_can_share(&plan->program, u);
-        gpu_share[u] = can ? atsi_share_of_unit(plan, u, &units[u], 1) : 0;
+        if (gpu_share[u] != 0) gpu_share[u] = share_of(plan, u, &units[u], in_place_of(factors, u), divisions);
         n_shared += gpu_share[u] > 0;
     }
     atsi_shares_even_out(&plan->program, gpu_share);

@@ -91,7 +91,7 @@ static struct atsi_assignment draw(struct shuffle *s) {
         restrict_unit(s, u);
     }
     s->n_tokens = 1 + test_random(&s->random) % 2;
-    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, s->n_tokens, NULL};
+    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, NULL, s->n_tokens, NULL};
 }
 
 static void *prepare_next(void *context) {

@@ -58,12 +58,62 @@ static void the_extremes_choose_one_side(void **state) {
     assert_int_equal(atsi_best_slots(&t, 8, 0), 0); // no link: the CPU alone
 }
 
+// What a token takes with a division, by every subset of its experts that may be resident.
+static double divided_by_enumeration(const struct atsi_slot_times *t, const struct atsi_slot_division *d, double h,
+                                     struct atsi_divided_work *work) {
+    double us = 0, absent = 0;
+    uint32_t n = d->n_used;
+    *work = (struct atsi_divided_work){0};
+    for (uint32_t set = 0; set < 1u << n; set++) {
+        uint32_t r = (uint32_t)__builtin_popcount(set), g = d->gpu_slots[r];
+        double probability = pow(h, r) * pow(1 - h, n - r);
+        us += probability * fmax(t->cpu_us * (n - g) / n, (t->gpu_us * g + t->link_us * (g - r)) / n);
+        work->gpu_part += probability * g / n;
+        work->absent_part += probability * (g - r);
+        absent += probability * (n - r);
+    }
+    work->absent_part = absent > 0 ? work->absent_part / absent : 0;
+    return us;
+}
+
+static void a_division_by_token_is_the_best_for_every_token(void **state) {
+    (void)state;
+    uint64_t rng = 8;
+    for (int i = 0; i < 1000; i++) {
+        struct atsi_slot_times t = {100 * test_uniform(&rng), 20 * test_uniform(&rng), 300 * test_uniform(&rng)};
+        uint32_t n = 1 + (uint32_t)test_below(&rng, 12);
+        double h = i % 10 ? test_uniform(&rng) : i % 20 == 0, uneven_us;
+        struct atsi_slot_division d;
+        struct atsi_divided_work expected;
+        atsi_divide_slots(&t, n, &d);
+        for (uint32_t r = 0; r <= n; r++) {
+            assert_true(d.gpu_slots[r] >= r && d.gpu_slots[r] <= n);
+            for (uint32_t g = r; g <= n; g++) // no other number is better
+                assert_true(fmax(t.cpu_us * (n - d.gpu_slots[r]),
+                                 t.gpu_us * d.gpu_slots[r] + t.link_us * (d.gpu_slots[r] - r)) <=
+                            fmax(t.cpu_us * (n - g), t.gpu_us * g + t.link_us * (g - r)) * (1 + 1e-12));
+        }
+        double us = divided_by_enumeration(&t, &d, h, &expected);
+        struct atsi_divided_work work = atsi_divided_work(&d, h);
+        assert_true(fabs(atsi_divided_us(&t, &d, h, &uneven_us) - us) < 1e-9 * (1 + us));
+        assert_true(fabs(work.gpu_part - expected.gpu_part) < 1e-9 &&
+                    fabs(work.absent_part - expected.absent_part) < 1e-9);
+        assert_true(uneven_us > -1e-9);
+        for (uint32_t k = 0; k <= n; k++) { // the same for all tokens, as far as it may be, is no better
+            struct atsi_slot_division same = {.n_used = n};
+            for (uint32_t r = 0; r <= n; r++) same.gpu_slots[r] = (uint8_t)(k > r ? k : r);
+            assert_true(us <= divided_by_enumeration(&t, &same, h, &expected) + 1e-9);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(misses_are_expectations),
         cmocka_unit_test(all_slots_miss_what_is_not_resident),
         cmocka_unit_test(the_best_number_ends_both_sides_first),
         cmocka_unit_test(the_extremes_choose_one_side),
+        cmocka_unit_test(a_division_by_token_is_the_best_for_every_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,8 @@ static void make_times(struct atsi_plan *plan, uint64_t *rng) {
 // What a round of one token takes for the operations of a router with so many residents, from the definition: the better number of slots
 // for the GPU, every set of hits by its probability.
 static double decode_us_of(const struct atsi_plan *plan, const struct atsi_expert_router *r, uint32_t n) {
-    double cpu = 0, gpu = 0, link = 0, handover = 0, hits = 0, best = INFINITY, best_alone = INFINITY;
+    double cpu = 0, gpu = 0, link = 0, handover = 0, hits = 0, mean = 0;
+    bool alone = false;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         if (plan->program.units[u].router_unit != (int32_t)r->unit) continue;
         const struct atsi_unit_times *t = &plan->decode_times[u];
@@ -159,18 +160,20 @@ static double decode_us_of(const struct atsi_plan *plan, const struct atsi_exper
     }
     if (n == r->n_experts) return gpu;
     for (uint32_t i = 0; i < n; i++) hits += r->shares[i];
-    for (uint32_t k = 0; k <= TINY_USED; k++) {
-        double misses = 0;
-        for (uint32_t set = 0; set < 1u << TINY_USED; set++) {
-            uint32_t n_hits = (uint32_t)__builtin_popcount(set);
-            if (k > n_hits) misses += pow(hits, n_hits) * pow(1 - hits, TINY_USED - n_hits) * (k - n_hits);
+    // By every set of a token's experts that may be resident: the division that ends both sides first, without regard to the hand-over.
+    for (uint32_t set = 0; set < 1u << TINY_USED; set++) {
+        uint32_t n_hits = (uint32_t)__builtin_popcount(set), n_gpu = n_hits;
+        double best = INFINITY;
+        for (uint32_t g = n_hits; g <= TINY_USED; g++) {
+            double us = fmax(cpu * (TINY_USED - g), gpu * g + link * (g - n_hits)) / TINY_USED;
+            if (us >= best) continue;
+            best = us;
+            n_gpu = g;
         }
-        double alone = fmax(cpu * (TINY_USED - k), gpu * k + link * misses) / TINY_USED;
-        if (alone >= best_alone - 1e-12) continue;
-        best_alone = alone; // the runtime divides without regard to the hand-over
-        best = alone + (k < TINY_USED ? handover : 0);
+        mean += pow(hits, n_hits) * pow(1 - hits, TINY_USED - n_hits) * best;
+        alone |= n_hits == 0 && n_gpu == TINY_USED;
     }
-    return best;
+    return mean + (alone ? 0 : handover);
 }
 
 static void numbers_are_worth_what_they_save(void **state) {

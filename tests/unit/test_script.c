@@ -21,6 +21,8 @@ struct copy {
 };
 static struct copy copies[1024];
 static uint32_t n_copies, n_copies_at_record;
+// Of the token that is played: the slots of a divided unit, and how many of them are the GPU's.
+static uint32_t n_slots, n_gpu_slots;
 
 static void read_columns(enum atsi_backend side, uint32_t buffer, uint32_t begin, uint32_t end) {
     for (uint32_t c = begin; c < end; c++) assert_int_equal(held[side][buffer][c], newest[buffer][c]);
@@ -45,8 +47,22 @@ static void write_columns(const struct atsi_plan *plan, enum atsi_backend side, 
     for (uint32_t c = begin; c < end; c++) held[side][buffer][c] = newest[buffer][c] = stamp;
 }
 
+// The columns that a step computes; of slots that are divided token by token those of its side.
+static struct atsi_step columns_of(const struct atsi_plan *plan, const struct atsi_step *s) {
+    struct atsi_step part = *s;
+    if (!s->by_token) return part;
+    uint32_t width = plan->program.ops[s->op].out[0].width, division = width / n_slots * n_gpu_slots;
+    assert_true(s->begin == 0 && s->end == width);
+    if (s->backend == ATSI_GPU)
+        part.end = division;
+    else
+        part.begin = division;
+    return part;
+}
+
 // The columns that a step touches, from the meaning of the operations.
-static void play_step(const struct atsi_plan *plan, const struct atsi_step *s) {
+static void play_step(const struct atsi_plan *plan, const struct atsi_step *step) {
+    const struct atsi_step columns = columns_of(plan, step), *s = &columns;
     const struct atsi_op *op = &plan->program.ops[s->op];
     uint32_t width = op->out[0].width;
     for (int i = 0; i < ATSI_OP_MAX_IN && op->in[i].buffer != ATSI_NONE; i++) {
@@ -67,9 +83,18 @@ static void play_step(const struct atsi_plan *plan, const struct atsi_step *s) {
                       op->out[1].offset + op->out[1].width, 1 + (int)s->op);
 }
 
-static void play_cross(const struct atsi_action *a) {
-    for (uint32_t c = a->offset; c < a->offset + a->width; c++)
-        held[a->backend][a->buffer][c] = held[!a->backend][a->buffer][c];
+static void play_cross(const struct atsi_plan *plan, const struct atsi_action *a) {
+    uint32_t division = plan->program.buffers[a->buffer].width / n_slots * n_gpu_slots;
+    uint32_t begin = a->offset, end = a->offset + a->width;
+    if (a->slots_of != ATSI_NONE) {
+        assert_int_equal(plan->program.ops[a->slots_of].kind, ATSI_OP_ROUTER);
+        assert_true(begin == 0 && end == plan->program.buffers[a->buffer].width);
+        if (a->backend == ATSI_GPU)
+            begin = division;
+        else
+            end = division;
+    }
+    for (uint32_t c = begin; c < end; c++) held[a->backend][a->buffer][c] = held[!a->backend][a->buffer][c];
     copies[n_copies++] = (struct copy){a->backend == ATSI_CPU, a->buffer, a->offset, a->offset + a->width};
 }
 
@@ -77,7 +102,7 @@ static void play(const struct atsi_plan *plan, const struct atsi_script *script,
                  uint32_t *columns_done) {
     for (uint32_t i = first; i < end; i++) {
         const struct atsi_action *a = &script->actions[i];
-        if (a->kind == ATSI_ACTION_CROSS) play_cross(a);
+        if (a->kind == ATSI_ACTION_CROSS) play_cross(plan, a);
         if (a->kind == ATSI_ACTION_RECORD) n_copies_at_record = n_copies;
         if (a->kind == ATSI_ACTION_WAIT) {
             memmove(copies, copies + n_copies_at_record, (n_copies - n_copies_at_record) * sizeof *copies);
@@ -88,7 +113,8 @@ static void play(const struct atsi_plan *plan, const struct atsi_script *script,
             const struct atsi_step *s = &script->steps[a->first + k];
             assert_int_equal(s->backend == ATSI_GPU, a->kind == ATSI_ACTION_GPU);
             play_step(plan, s);
-            columns_done[s->op] += s->end - s->begin;
+            struct atsi_step done = columns_of(plan, s);
+            columns_done[s->op] += done.end - done.begin;
         }
     }
     n_copies = n_copies_at_record = 0; // the executor waits for the stream at the end
@@ -100,6 +126,7 @@ static void play_all(const struct atsi_plan *plan, const struct atsi_script *scr
     memset(held, 0, sizeof held);
     memset(newest, 0, sizeof newest);
     n_copies = n_copies_at_record = 0;
+    if (n_slots == 0) n_slots = 1;
     play(plan, script, 0, script->tail, columns_done);
     play(plan, script, script->tail, script->n_actions, columns_done);
     for (uint32_t i = 0; i < p->n_ops; i++) { // everything was computed, twice only before a division
@@ -111,11 +138,21 @@ static void play_all(const struct atsi_plan *plan, const struct atsi_script *scr
     read_columns(ATSI_CPU, (uint32_t)p->logits, 0, p->n_vocab);
 }
 
+// The router's unit of a program that has one, and its experts a token.
+static uint32_t find_router(const struct atsi_program *p, uint32_t *n_used) {
+    uint32_t i = 0;
+    while (p->ops[i].kind != ATSI_OP_ROUTER) i++;
+    *n_used = p->ops[i].u.router.n_used;
+    return atsi_program_unit_of(p, i);
+}
+
 static void every_read_finds_the_newest_columns(void **state) {
     (void)state;
     struct atsi_plan plan;
-    uint32_t n_divided = 0;
+    uint32_t n_divided = 0, n_by_token = 0, n_slot_copies = 0;
+    struct atsi_slot_division divisions[16] = {{0}};
     test_build_plan(&plan);
+    uint32_t router = find_router(&plan.program, &n_slots);
     for (uint32_t run = 0; run < 4096; run++) {
         enum atsi_backend backends[16];
         bool promoted[16], prefetched[16];
@@ -129,14 +166,28 @@ static void every_read_finds_the_newest_columns(void **state) {
             prefetched[u] = promoted[u] && random >> 28 & 1;
             gpu_share[u] = (float)(random >> 24 & 3) / 4;
         }
-        struct atsi_script_params params = {
-            &plan.program, backends, promoted, prefetched, gpu_share, plan.limits.chunk, plan.limits.n_outputs};
+        divisions[router].n_used = run % 2 ? n_slots : 0;
+        for (uint32_t r = 0; r <= n_slots; r++)
+            divisions[router].gpu_slots[r] = (uint8_t)(r + (n_slots - r) * (random >> (18 + r) & 1));
+        n_gpu_slots = divisions[router].gpu_slots[(random >> 16) % (n_slots + 1)];
+        struct atsi_script_params params = {.program = &plan.program,
+                                            .backends = backends,
+                                            .promoted = promoted,
+                                            .prefetched = prefetched,
+                                            .gpu_share = gpu_share,
+                                            .divisions = divisions,
+                                            .n_tokens_max = plan.limits.chunk,
+                                            .n_outputs_max = plan.limits.n_outputs};
         assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
         play_all(&plan, &script, true);
         for (uint32_t i = 0; i < script.n_steps; i++) n_divided += script.steps[i].begin > 0;
+        for (uint32_t i = 0; i < script.n_steps; i++) n_by_token += script.steps[i].by_token;
+        for (uint32_t i = 0; i < script.n_actions; i++)
+            n_slot_copies += script.actions[i].kind == ATSI_ACTION_CROSS && script.actions[i].slots_of != ATSI_NONE;
         atsi_script_free(&script);
     }
-    assert_true(n_divided > 1000); // the test has met what it is for
+    n_slots = 0;
+    assert_true(n_divided > 1000 && n_by_token > 300 && n_slot_copies > 150); // the test has met what it is for
     atsi_plan_free(&plan);
 }
 
