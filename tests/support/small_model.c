@@ -66,6 +66,7 @@ static char *expert_of(const struct test_model *m, uint32_t id, uint64_t *bytes)
 void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *random) {
     uint32_t router, unit;
     uint64_t bytes, table_bytes = TEST_MODEL_EXPERTS * sizeof *m->slots;
+    uint64_t all_bytes = atsi_router_table_bytes(TEST_MODEL_EXPERTS, TEST_MODEL_USED);
     struct atsi_stream *s;
     void *slots, *dev;
     find_op(m, ATSI_OP_ROUTER, &router);
@@ -73,7 +74,7 @@ void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *ra
     expert_of(m, 0, &bytes);
     assert_int_equal(d->ops->stream_create(d, &s, NULL), ATSI_OK);
     assert_int_equal(d->ops->host_alloc(d, table_bytes, &slots, &dev, NULL), ATSI_OK);
-    assert_int_equal(d->ops->alloc(d, table_bytes, &m->slots_dev, NULL), ATSI_OK);
+    assert_int_equal(d->ops->alloc(d, all_bytes, &m->slots_dev, NULL), ATSI_OK);
     assert_int_equal(d->ops->alloc(d, TEST_MODEL_EXPERTS * bytes, &m->residents, NULL), ATSI_OK);
     m->slots = slots;
     uint32_t set = 1 + (uint32_t)(test_random(random) % ((1 << TEST_MODEL_EXPERTS) - 2)); // neither none nor all
@@ -89,7 +90,10 @@ void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *ra
     d->ops->stream_destroy(s);
     m->host_experts[router].slots = m->slots;
     m->device_experts[router].slots = m->slots_dev;
-    m->device_experts[unit] = (struct atsi_experts_ref){.slots = m->slots_dev, .data = m->residents};
+    int32_t *mine = (int32_t *)m->slots_dev + TEST_MODEL_EXPERTS;
+    m->host_experts[unit].slots = m->slots;
+    m->device_experts[router].mine = mine;
+    m->device_experts[unit] = (struct atsi_experts_ref){.slots = m->slots_dev, .data = m->residents, .mine = mine};
 }
 
 void test_model_exchange(struct test_model *m, struct atsi_executor *x, uint64_t *random) {

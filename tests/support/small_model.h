@@ -9,7 +9,8 @@
 enum {
     TEST_MODEL_UNITS = 16, // at most
     TEST_MODEL_TENSORS = 32,
-    TEST_MODEL_EXPERTS = 4
+    TEST_MODEL_EXPERTS = 4,
+    TEST_MODEL_USED = 2 // a token
 };
 
 struct test_model {

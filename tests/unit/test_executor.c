@@ -9,7 +9,8 @@
 
 enum {
     N_PROMPT = 13,
-    N_DECODE = 4
+    N_CHUNKS = 2, // of the prompt
+    N_DECODE = 6
 };
 
 struct rows {
@@ -61,6 +62,8 @@ struct shuffle {
     enum atsi_backend backends[TEST_MODEL_UNITS];
     enum atsi_promotion promotions[TEST_MODEL_UNITS];
     float gpu_share[TEST_MODEL_UNITS];
+    struct atsi_slot_division divisions[TEST_MODEL_UNITS];
+    uint32_t i_round;      // that comes next
     bool assigned, beside; // beside: the next assignment is prepared in another thread while a round runs
     pthread_t thread;
     struct atsi_executor *executor;
@@ -82,8 +85,21 @@ static void restrict_unit(struct shuffle *s, uint32_t u) {
     if (!pinned) s->gpu_share[u] = 0;
 }
 
-// Any unit on either side, resident, prefetched or read in place, or shared in any proportion.
-static struct atsi_assignment draw(struct shuffle *s) {
+// Slots in any proportion that leaves the device what is resident there.
+static void divide_slots(struct shuffle *s, uint32_t router) {
+    struct atsi_slot_division *d = &s->divisions[router];
+    d->n_used = TEST_MODEL_USED;
+    for (uint32_t r = 0; r <= d->n_used; r++)
+        d->gpu_slots[r] = (uint8_t)(r + test_random(&s->random) % (d->n_used - r + 1));
+}
+
+// Any unit on either side, resident, prefetched or read in place, or shared in any proportion; slots also token by token, once all
+// rounds to come are of one token.
+static struct atsi_assignment draw(struct shuffle *s, uint32_t i_round) {
+    bool divides = s->m->slots && i_round >= N_CHUNKS && test_random(&s->random) % 4;
+    for (uint32_t u = 0; divides && u < s->m->plan.program.n_units; u++)
+        if (s->m->plan.program.units[u].router_unit != ATSI_NONE)
+            divide_slots(s, (uint32_t)s->m->plan.program.units[u].router_unit);
     for (uint32_t u = 0; u < s->m->plan.program.n_units; u++) {
         s->backends[u] = test_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
         s->promotions[u] = (enum atsi_promotion)(test_random(&s->random) % 3);
@@ -91,12 +107,13 @@ static struct atsi_assignment draw(struct shuffle *s) {
         restrict_unit(s, u);
     }
     s->n_tokens = 1 + test_random(&s->random) % 2;
-    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, NULL, s->n_tokens, NULL};
+    const struct atsi_slot_division *divisions = divides ? s->divisions : NULL;
+    return (struct atsi_assignment){s->backends, s->promotions, s->gpu_share, divisions, s->n_tokens, NULL};
 }
 
 static void *prepare_next(void *context) {
     struct shuffle *s = context;
-    struct atsi_assignment a = draw(s);
+    struct atsi_assignment a = draw(s, s->i_round);
     return (void *)(intptr_t)atsi_executor_prepare(s->executor, &a, &s->next, NULL);
 }
 
@@ -117,10 +134,11 @@ static void shuffle_units(void *context, struct atsi_executor *x) {
     // What was prepared for several tokens brings what was not resident then.
     if (s->m->slots && (assigns || s->n_tokens == 1)) test_model_exchange(s->m, x, &s->random);
     if (assigns) {
-        struct atsi_assignment a = draw(s);
+        struct atsi_assignment a = draw(s, s->i_round);
         assign(x, &a);
     }
     s->assigned = true;
+    s->i_round++;
     s->executor = x;
     if (s->beside) assert_int_equal(pthread_create(&s->thread, NULL, prepare_next, s), 0);
 }
