@@ -31,7 +31,8 @@ enum {
     ATSI_MAX_STATES = 1024,
     ATSI_MAX_UNITS = 4096,
     ATSI_MAX_UNIT_OPS = 256,
-    ATSI_MAX_WIDTH = 1 << 22, // elements of a buffer row
+    ATSI_MAX_WIDTH = 1 << 22,    // elements of a buffer row
+    ATSI_DIVIDED_SLOTS_MAX = 64, // experts a token; where it uses more, they are not divided token by token
     ATSI_NONE = -1
 };
 

@@ -48,10 +48,6 @@ struct atsi_state_ref {
     uint32_t capacity; // KV: slots
 };
 
-enum {
-    ATSI_DIVIDED_SLOTS_MAX = 64 // of a token
-};
-
 // Experts that are resident one by one on the device that runs the call (formats/plan.h, struct atsi_resident_experts).
 struct atsi_experts_ref {
     // [n_experts] where each expert stands among the resident ones, -1: not among them. NULL: none is resident. ROUTER: the chosen

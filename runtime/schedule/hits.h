@@ -6,7 +6,7 @@
 #ifndef ATSI_RUNTIME_SCHEDULE_HITS_H
 #define ATSI_RUNTIME_SCHEDULE_HITS_H
 
-#include <stdint.h>
+#include "formats/program.h"
 
 // Of the first n_slots slots, those that are expected not to be resident: E[max(0, n_slots - R)], R ~ Binomial(n_used, hit_rate).
 // n_slots <= n_used; n_used * (1 - hit_rate) for all of them, n_slots without residents. hit_rate is 0..1.
@@ -23,9 +23,6 @@ double atsi_slots_us(const struct atsi_slot_times *t, uint32_t n_slots, uint32_t
 uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, double hit_rate);
 
 // Tokens differ in how many of their experts are resident, so the slots are better divided token by token.
-enum {
-    ATSI_DIVIDED_SLOTS_MAX = 64 // experts a token; more are not divided so
-};
 struct atsi_slot_division {
     uint32_t n_used; // 0: not divided by token
     uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX +

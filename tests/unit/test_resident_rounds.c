@@ -19,6 +19,7 @@ struct round {
     struct atsi_schedule_unit units[TEST_MODEL_UNITS];
     enum atsi_backend backends[TEST_MODEL_UNITS];
     float share[TEST_MODEL_UNITS];
+    struct atsi_slot_division divisions[TEST_MODEL_UNITS];
     uint32_t experts; // unit
 };
 
@@ -44,6 +45,7 @@ static void build(struct round *r, struct atsi_script *script, struct atsi_scrip
     struct atsi_script_params params = {.program = &r->plan.program,
                                         .backends = r->backends,
                                         .gpu_share = r->share,
+                                        .divisions = r->divisions,
                                         .n_tokens_max = r->plan.limits.chunk,
                                         .n_outputs_max = r->plan.limits.n_outputs};
     atsi_round_units(&r->plan, 1, 1 << 20, NULL, r->units);
@@ -112,7 +114,20 @@ static void all_slots_on_the_gpu_is_a_unit_in_place(void **state) {
     atsi_plan_free(&r.plan);
 }
 
-// The number of slots with which the longer side is shortest; without residents the old rule.
+// The share of the experts' unit, the only one that may be shared; its router is on the given side.
+static float share_experts(struct round *r, enum atsi_backend router_side) {
+    uint32_t router = (uint32_t)r->plan.program.units[r->experts].router_unit;
+    atsi_round_units(&r->plan, 1, 1 << 20, NULL, r->units);
+    r->units[router].home = r->backends[router] = router_side;
+    memset(r->share, 0, sizeof r->share);
+    r->share[r->experts] = 1;
+    uint32_t n = atsi_share_units(&r->plan, r->units, NULL, r->share, r->divisions);
+    assert_int_equal(n, r->share[r->experts] > 0);
+    assert_int_equal(r->divisions[router].n_used, router_side == ATSI_GPU && r->plan.resident_experts ? USED : 0);
+    return r->share[r->experts];
+}
+
+// Behind a router on the CPU: the number of slots with which the longer side is shortest; without residents the old rule.
 static void shares_are_whole_slots(void **state) {
     (void)state;
     static const float rates[] = {0, 0.2f, 0.5f, 0.8f, 1};
@@ -133,13 +148,56 @@ static void shares_are_whole_slots(void **state) {
                 if (us < best_us - 1e-6) best = k;
                 best_us = fmin(us, best_us);
             }
-            float share = atsi_share_of_unit(&r.plan, r.experts, &r.units[r.experts], 1);
+            float share = share_experts(&r, ATSI_CPU);
             assert_true(fabs(share - (float)best / USED) < 1e-6);
         }
-    assert_true(atsi_share_of_unit(&none.plan, none.experts, &none.units[none.experts], 1) ==
-                atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
+    assert_true(share_experts(&none, ATSI_GPU) == atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
     atsi_plan_free(&r.plan);
     atsi_plan_free(&none.plan);
+}
+
+// Behind a router on the GPU slots are divided by how many of a token's experts are resident: means over none, one and two of two.
+static void slots_divided_by_token_cost_their_means(void **state) {
+    (void)state;
+    static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
+    struct round r;
+    open_round(&r, true);
+    uint32_t n_uneven = 0;
+    for (int link_us = 1; link_us < 2000; link_us *= 3) {
+        struct atsi_script script;
+        struct atsi_script_cost cost;
+        double cpu_us = 0, gpu_us = 0, over_us = 0, longer_us = 0, slots = 0;
+        r.plan.decode_times[r.experts].transfer_us = (float)link_us;
+        float share = share_experts(&r, ATSI_GPU);
+        const uint8_t *gpu_slots = r.divisions[r.plan.program.units[r.experts].router_unit].gpu_slots;
+        for (uint32_t n = 0; n <= USED; n++) {
+            double c = 100 * 1.25 * (USED - gpu_slots[n]) / USED, g = 10.0 * gpu_slots[n] / USED,
+                   l = link_us * 1.1 * (gpu_slots[n] - n) / USED;
+            cpu_us += chances[n] * c;
+            gpu_us += chances[n] * g;
+            over_us += chances[n] * l;
+            longer_us += chances[n] * fmax(c, g + l);
+            slots += chances[n] * gpu_slots[n];
+        }
+        assert_true(fabs(share - slots / USED) < 1e-6);
+        if (share >= 1 - 1e-6) continue; // all of it on the GPU
+        build(&r, &script, &cost);
+        struct atsi_script_terms terms = atsi_script_terms_of(&script, &cost);
+        double others_us = 0, others_gpu_us = 0; // what has no experts costs what it costs
+        for (uint32_t u = 0; u < r.plan.program.n_units; u++) {
+            if (u == r.experts) continue;
+            others_us += r.backends[u] == ATSI_CPU ? 100 * 1.25 : 0;
+            others_gpu_us += r.backends[u] == ATSI_GPU ? 10 : 0;
+        }
+        assert_true(fabs(terms.cpu_us - others_us - cpu_us) < 1e-2 && fabs(terms.link_us - over_us) < 1e-2);
+        assert_true(fabs(terms.gpu_us - others_gpu_us - gpu_us) < 1e-2);
+        assert_true(fabs(cost.uneven_us - (longer_us - fmax(cpu_us, gpu_us + over_us))) < 1e-2);
+        n_uneven += cost.uneven_us > 1;
+        atsi_script_cost_free(&cost);
+        atsi_script_free(&script);
+    }
+    assert_true(n_uneven > 1);
+    atsi_plan_free(&r.plan);
 }
 
 // Pricing a script again gives what pricing it at first would have.
@@ -171,6 +229,7 @@ int main(void) {
         cmocka_unit_test(slots_of_the_gpu_cost_what_misses),
         cmocka_unit_test(all_slots_on_the_gpu_is_a_unit_in_place),
         cmocka_unit_test(shares_are_whole_slots),
+        cmocka_unit_test(slots_divided_by_token_cost_their_means),
         cmocka_unit_test(a_round_can_be_priced_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
