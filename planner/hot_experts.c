@@ -128,7 +128,6 @@ void atsi_hot_experts_free(struct atsi_hot_experts *h) {
     free(h->routers);
     free(h->n_resident);
     free(h->best_us);
-    free(h->taken);
     memset(h, 0, sizeof *h);
 }
 
@@ -204,30 +203,52 @@ static uint32_t granules_of(const struct atsi_hot_experts *h, uint64_t bytes) {
     return (uint32_t)((bytes + h->granule_bytes - 1) / h->granule_bytes);
 }
 
-// One router more: from the best without it to the best with it, and how many of its experts that takes.
-static void add_router(const struct atsi_hot_experts *h, const struct atsi_expert_router *r, const double *without,
-                       double *with, uint16_t *taken) {
-    memcpy(with, without, (h->n_granules + 1) * sizeof *with);
-    memset(taken, 0, (h->n_granules + 1) * sizeof *taken);
-    for (uint32_t n = 1; n <= r->n_experts; n++) {
-        double saved_us = r->saved_us[n];
-        uint64_t size = granules_of(h, bytes_of(r, n));
-        for (uint64_t x = size; x <= h->n_granules; x++)
-            if (without[x - size] + saved_us > with[x]) {
-                with[x] = without[x - size] + saved_us;
-                taken[x] = (uint16_t)n;
-            }
+// What the first n_routers routers save at most, by granules.
+static double *best_of(const struct atsi_hot_experts *h, uint32_t n_routers) {
+    return h->best_us + n_routers * ((size_t)h->n_granules + 1);
+}
+
+// One number of residents, for n budgets: nothing but maxima, several of which a processor takes at once.
+static void raise_to(double *restrict with, const double *restrict without, size_t n, double saved_us) {
+    for (size_t x = 0; x < n; x++) {
+        double us = without[x] + saved_us;
+        with[x] = us > with[x] ? us : with[x];
     }
 }
 
-// Where best_us touches the least concave function above it, from corner[0] = 0 on. Returns at how many points.
+// One router more.
+static void add_router(const struct atsi_hot_experts *h, uint32_t i_router) {
+    const struct atsi_expert_router *r = &h->routers[i_router];
+    const double *without = best_of(h, i_router);
+    double *with = best_of(h, i_router + 1);
+    memcpy(with, without, ((size_t)h->n_granules + 1) * sizeof *with);
+    for (uint32_t n = 1; n <= r->n_experts; n++) {
+        uint64_t size = granules_of(h, bytes_of(r, n));
+        if (size <= h->n_granules) raise_to(with + size, without, h->n_granules + 1 - size, r->saved_us[n]);
+    }
+}
+
+// How many of a router's experts the best with so many granules has: those whose sum it is.
+static uint32_t n_taken(const struct atsi_hot_experts *h, uint32_t i_router, uint64_t granules) {
+    const struct atsi_expert_router *r = &h->routers[i_router];
+    const double *without = best_of(h, i_router);
+    double us = best_of(h, i_router + 1)[granules];
+    for (uint32_t n = 1; n <= r->n_experts && us != without[granules]; n++) {
+        uint64_t size = granules_of(h, bytes_of(r, n));
+        if (size <= granules && without[granules - size] + r->saved_us[n] == us) return n;
+    }
+    return 0;
+}
+
+// Where the best of all routers touches the least concave function above it, from corner[0] = 0 on. Returns at how many points.
 static uint32_t find_corners(const struct atsi_hot_experts *h, uint32_t *corner) {
+    const double *best_us = best_of(h, h->n_routers);
     uint32_t n = 0;
     for (uint32_t x = 0; x <= h->n_granules; x++) {
         while (n > 1) { // a last one that lies below the line from the one before it to x
             uint32_t a = corner[n - 2], b = corner[n - 1];
-            double rise_us = h->best_us[x] - h->best_us[a], line_us = rise_us * (b - a) / (x - a);
-            if (h->best_us[b] - h->best_us[a] >= line_us - 1e-9 * rise_us) break;
+            double rise_us = best_us[x] - best_us[a], line_us = rise_us * (b - a) / (x - a);
+            if (best_us[b] - best_us[a] >= line_us - 1e-9 * rise_us) break;
             n--;
         }
         corner[n++] = x;
@@ -238,12 +259,13 @@ static uint32_t find_corners(const struct atsi_hot_experts *h, uint32_t *corner)
 // A block ends at its part of the value or of the bytes, so that neither the hottest nor the coldest are in one too coarse.
 static void make_blocks(struct atsi_hot_experts *h, const uint32_t *corner, uint32_t n_corners) {
     const uint32_t n_parts = ATSI_EXPERT_BLOCKS_MAX / 2 - 1; // by value and by bytes
-    double value_us = h->best_us[h->n_granules];
+    const double *best_us = best_of(h, h->n_routers);
+    double value_us = best_us[h->n_granules];
     uint32_t begin = 0;
     h->n_blocks = 0;
     for (uint32_t i = 1; i < n_corners; i++) {
         uint32_t end = corner[i];
-        double gain_us = h->best_us[end] - h->best_us[begin];
+        double gain_us = best_us[end] - best_us[begin];
         bool ends = gain_us * n_parts >= value_us || (uint64_t)(end - begin) * n_parts >= h->n_granules;
         if (!(gain_us > 0) || (!ends && i + 1 < n_corners)) continue;
         h->blocks[h->n_blocks++] = (struct atsi_expert_block){(end - begin) * h->granule_bytes, gain_us};
@@ -263,23 +285,14 @@ static void set_granules(struct atsi_hot_experts *h, uint64_t most_bytes, uint64
 
 enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes,
                                         struct atsi_error *err) {
-    free(h->best_us);
-    free(h->taken);
     set_granules(h, most_bytes, granule_bytes);
     size_t n = (size_t)h->n_granules + 1;
-    h->best_us = calloc(n, sizeof *h->best_us);
-    h->taken = calloc(n * h->n_routers, sizeof *h->taken);
-    double *next = calloc(n, sizeof *next);
+    free(h->best_us);
+    h->best_us = calloc(n * (h->n_routers + 1), sizeof *h->best_us);
     uint32_t *corner = calloc(n, sizeof *corner);
-    bool complete = h->best_us && h->taken && next && corner;
-    for (uint32_t i = 0; complete && i < h->n_routers; i++) {
-        add_router(h, &h->routers[i], h->best_us, next, h->taken + i * n);
-        double *before = h->best_us;
-        h->best_us = next;
-        next = before;
-    }
+    bool complete = h->best_us && corner;
+    for (uint32_t i = 0; complete && i < h->n_routers; i++) add_router(h, i);
     if (complete) make_blocks(h, corner, find_corners(h, corner));
-    free(next);
     free(corner);
     return complete ? ATSI_OK : no_memory(err);
 }
@@ -311,7 +324,7 @@ double atsi_hot_experts_choose(struct atsi_hot_experts *h, uint64_t budget_bytes
     if (x > h->n_granules) x = h->n_granules;
     for (uint32_t i = h->n_routers; i-- > 0;) {
         const struct atsi_expert_router *r = &h->routers[i];
-        h->n_resident[i] = h->taken[i * ((size_t)h->n_granules + 1) + x];
+        h->n_resident[i] = n_taken(h, i, x);
         x -= granules_of(h, bytes_of(r, h->n_resident[i]));
         left_bytes -= bytes_of(r, h->n_resident[i]);
     }

@@ -36,9 +36,7 @@ struct atsi_hot_experts {
     // Set by atsi_hot_experts_solve:
     uint64_t granule_bytes;
     uint32_t n_granules;
-    double *best_us; // [n_granules + 1] the most that can be saved with so many
-    uint16_t
-        *taken; // [n_routers][n_granules + 1] how many of a router's are resident then, as far as routers up to it go
+    double *best_us; // [n_routers + 1][n_granules + 1] the most that the first routers can save with so many granules
     struct atsi_expert_block blocks[ATSI_EXPERT_BLOCKS_MAX];
     uint32_t n_blocks;
     uint32_t *n_resident; // [n_routers] as chosen last
