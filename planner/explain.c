@@ -39,6 +39,10 @@ static void print_other_methods(FILE *out, const struct atsi_placement *placemen
 
 static void print_experts(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {
     struct atsi_resident_experts_sum sum = atsi_plan_sum_resident_experts(plan);
+    double single_us = placement->method_decode_us[ATSI_PLACE_SINGLE_EXPERTS];
+    if (sum.n == 0 && !placement->experts_counted && single_us > 0 && single_us < placement->decode_us)
+        fprintf(out, "\nexperts    by unit: one by one would rest on a guess, since nothing has been counted (atsi-run "
+                     "--stats)");
     if (sum.n == 0) return;
     fprintf(out,
             "\nexperts    %u of %u are resident, %u to %u a layer; %.1f %% of the choices are expected among them, %s",
@@ -285,7 +289,7 @@ static bool put_experts(cJSON *root, const struct explained *e) {
                           cJSON_AddBoolToObject(o, "counted", e->placement->experts_counted));
 }
 
-static const char *const method_words[] = {"undivided", "partition", "single_experts", "single_experts_even", "layers"};
+static const char *const method_words[] = {"undivided", "partition", "single_experts", "layers"};
 
 static bool put_all(cJSON *root, const struct explained *e) {
     const struct atsi_placement *p = e->placement;

@@ -76,14 +76,13 @@ static enum atsi_status rank_by_counts(struct atsi_expert_router *r, const struc
     return ATSI_OK;
 }
 
-static void assume_shares(struct atsi_expert_router *r, double exponent) {
+static void rank_by_prior(struct atsi_expert_router *r) {
     double sum = 0;
-    for (uint32_t e = 0; e < r->n_experts; e++) sum += pow(e + 1, -exponent);
-    for (uint32_t e = 0; e < r->n_experts; e++) r->shares[e] = (float)(pow(e + 1, -exponent) / sum);
-}
-
-void atsi_hot_experts_assume(struct atsi_hot_experts *h, double exponent) {
-    for (uint32_t i = 0; i < h->n_routers && !h->counted; i++) assume_shares(&h->routers[i], exponent);
+    for (uint32_t e = 0; e < r->n_experts; e++) sum += pow(e + 1, -ATSI_PRIOR_EXPONENT);
+    for (uint32_t e = 0; e < r->n_experts; e++) {
+        r->ids[e] = (uint16_t)e;
+        r->shares[e] = (float)(pow(e + 1, -ATSI_PRIOR_EXPONENT) / sum);
+    }
 }
 
 static enum atsi_status rank_router(struct atsi_expert_router *r, const struct atsi_program *p,
@@ -94,8 +93,7 @@ static enum atsi_status rank_router(struct atsi_expert_router *r, const struct a
     r->saved_us = calloc(r->n_experts + 1, sizeof *r->saved_us);
     if (!r->ids || !r->shares || !r->saved_us) return no_memory(err);
     if (!stats) {
-        for (uint32_t e = 0; e < r->n_experts; e++) r->ids[e] = (uint16_t)e;
-        assume_shares(r, ATSI_PRIOR_EXPONENT);
+        rank_by_prior(r);
         return ATSI_OK;
     }
     const struct atsi_routing_layer *l = atsi_routing_find(stats, layer, r->n_experts);

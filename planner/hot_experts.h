@@ -54,9 +54,6 @@ enum atsi_status atsi_hot_experts_rank(const struct atsi_plan *plan, const struc
                                        const bool *held, struct atsi_hot_experts *out, struct atsi_error *err);
 void atsi_hot_experts_free(struct atsi_hot_experts *h);
 
-// Without statistics: what is assumed of the shares, ATSI_PRIOR_EXPONENT at first, 0: all alike. Nothing happens where they were counted.
-void atsi_hot_experts_assume(struct atsi_hot_experts *h, double exponent);
-
 // Whether the router that unit i_unit depends on is among them.
 bool atsi_hot_experts_has(const struct atsi_hot_experts *h, const struct atsi_plan *plan, uint32_t i_unit);
 

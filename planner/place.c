@@ -139,7 +139,7 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
 }
 
 // A prior promises nothing: the way that rests on it is left where routers that choose all experts alike would make it worse than the
-// best of the others by more than two hundredths, less than predictions are off by. Then single experts are placed for such routers.
+// best of the others by more than two hundredths, less than predictions are off by.
 static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
     struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
     struct bests others = *bests;
@@ -148,9 +148,8 @@ static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bes
     struct atsi_candidate c = single->candidate;
     ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EVEN, err));
     double score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us);
-    if (score <= best_of(&others)->score * 1.02) return ATSI_OK;
-    *bests = others;
-    return try_method(s, ATSI_PLACE_SINGLE_EVEN, bests, err);
+    if (score > best_of(&others)->score * 1.02) *bests = others;
+    return ATSI_OK;
 }
 
 static void merge_bests(struct bests *bests, const struct bests *more) {
@@ -171,7 +170,6 @@ static enum atsi_status try_chunk(struct atsi_problem *s, uint32_t chunk, struct
     ATSI_TRY(find_bests(s, &here, err));
     merge_bests(tried, &here);
     ATSI_TRY(distrust_prior(s, &here, err));
-    merge_bests(tried, &here);
     merge_bests(bests, &here);
     const struct best *best = best_of(&here);
     option->decode_us = best->candidate.decode_us;

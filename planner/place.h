@@ -45,12 +45,11 @@ enum atsi_place_method {
     ATSI_PLACE_UNDIVIDED = 0,      // all units together
     ATSI_PLACE_PARTITION = 1,      // the paper's Algorithm 1
     ATSI_PLACE_SINGLE_EXPERTS = 2, // experts one by one, the other units together with them
-    ATSI_PLACE_SINGLE_EVEN = 3,    // the same for routers that choose all experts alike, when nothing has been counted
-    ATSI_PLACE_LAYERS = 4          // the best of the baselines that take whole layers or their experts
+    ATSI_PLACE_LAYERS = 3          // the best of the baselines that take whole layers or their experts
 };
 
 enum {
-    ATSI_PLACE_SEARCHED = 4
+    ATSI_PLACE_SEARCHED = 3
 }; // methods before ATSI_PLACE_LAYERS, which are tried beside each other
 
 // The best that was found for one chunk.

@@ -46,11 +46,8 @@ static enum atsi_status price_experts(struct atsi_problem *s, const struct atsi_
                                       bool settles, struct atsi_error *err) {
     if (!settles) granularity *= 4;
     struct atsi_priced last = s->priced;
-    if (last.chunk == c->chunk && last.method == c->method && last.streamed == c->streamed &&
-        last.granularity == granularity)
-        return ATSI_OK;
-    s->priced = (struct atsi_priced){c->chunk, c->method, c->streamed, granularity};
-    atsi_hot_experts_assume(&s->hot, c->method == ATSI_PLACE_SINGLE_EVEN ? 0 : ATSI_PRIOR_EXPONENT);
+    if (last.chunk == c->chunk && last.streamed == c->streamed && last.granularity == granularity) return ATSI_OK;
+    s->priced = (struct atsi_priced){c->chunk, c->streamed, granularity};
     atsi_hot_experts_price(&s->hot, s->plan, &s->objective, c->streamed);
     return atsi_hot_experts_solve(&s->hot, s->free_bytes, granularity, err);
 }
@@ -70,7 +67,7 @@ static enum atsi_status fill_single_experts(struct atsi_problem *s, const struct
 }
 
 static uint32_t n_solved(const struct atsi_problem *s, const struct atsi_candidate *c) {
-    return s->plan->program.n_units + (atsi_places_single_experts(c->method) ? s->hot.n_blocks : 0);
+    return s->plan->program.n_units + (c->method == ATSI_PLACE_SINGLE_EXPERTS ? s->hot.n_blocks : 0);
 }
 
 void atsi_problem_set_backends(struct atsi_plan *plan, const uint8_t *placement) {
@@ -139,7 +136,7 @@ enum atsi_status atsi_problem_solve(struct atsi_problem *s, const struct atsi_ca
     enum atsi_status status = ATSI_OK;
     bool found = false;
     ATSI_TRY(atsi_problem_units(s, c->streamed, err));
-    if (atsi_places_single_experts(c->method)) ATSI_TRY(fill_single_experts(s, c, granularity, milp != NULL, err));
+    if (c->method == ATSI_PLACE_SINGLE_EXPERTS) ATSI_TRY(fill_single_experts(s, c, granularity, milp != NULL, err));
     struct tie tie = find_tie(s);
     for (int i = 0; i < tie.n_sides; i++) {
         struct atsi_solve_result result = {.milp.status = ATSI_MILP_SKIPPED};
@@ -187,7 +184,7 @@ enum atsi_status atsi_problem_apply(struct atsi_problem *s, const struct atsi_ca
                                     struct atsi_solve_result *result, struct atsi_error *err) {
     atsi_problem_set_backends(s->plan, s->placement);
     atsi_plan_drop_resident_experts(s->plan);
-    if (!atsi_places_single_experts(c->method)) return ATSI_OK;
+    if (c->method != ATSI_PLACE_SINGLE_EXPERTS) return ATSI_OK;
     count_single_experts(s, atsi_hot_experts_choose(&s->hot, bytes_for_experts(s, c)), result);
     return atsi_hot_experts_apply(&s->hot, s->plan, rates, err);
 }

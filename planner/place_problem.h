@@ -17,14 +17,9 @@ struct atsi_candidate {
 // What single experts were priced for last.
 struct atsi_priced {
     uint32_t chunk; // 0: nothing yet
-    enum atsi_place_method method;
     bool streamed;
     uint64_t granularity;
 };
-
-static inline bool atsi_places_single_experts(enum atsi_place_method method) {
-    return method == ATSI_PLACE_SINGLE_EXPERTS || method == ATSI_PLACE_SINGLE_EVEN;
-}
 
 struct atsi_problem {
     struct atsi_plan *plan; // at the candidate's chunk; plan, profile and options are the caller's
