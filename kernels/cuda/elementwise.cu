@@ -121,25 +121,39 @@ __device__ inline uint32_t rank_of_slot(const int32_t *ids, uint32_t n_slots, ui
     return rank;
 }
 
-// A thread an element; loads of several slots are under way at once. Dynamic shared memory: where the slots begin, in ascending order of their
-// ids, and their weights.
+// A thread an element. It loads several slots at once, before their order is known, and puts what they add into shared memory (dynamic, [slots]
+// [threads]) in ascending order of their ids, to add it up from there. Lane l knows about slots l, l + 32, ...
 __global__ void expert_sum_kernel(expert_sum_args a) {
     begin_kernel();
-    extern __shared__ uint2 ordered[];
+    extern __shared__ float parts[];
+    constexpr uint32_t AHEAD = 8;
     uint64_t row = blockIdx.y;
-    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+    uint32_t lane = threadIdx.x % WARP, i = blockIdx.x * blockDim.x + threadIdx.x, last = a.n_slots - 1;
+    const float *slots = a.slots + row * a.slots_stride + min(i, a.width - 1);
     const float *weights = a.weights + row * a.weights_stride;
     const int32_t *ids = a.ids ? a.ids + row * a.ids_stride : NULL;
-    float *y = a.out + row * a.out_stride + i, old = a.add && i < a.width ? *y : 0.0f, sum = 0.0f;
-    for (uint32_t s = threadIdx.x; s < a.n_slots; s += THREADS) {
-        uint32_t rank = ids ? rank_of_slot(ids, a.n_slots, s) : s;
-        ordered[rank] = make_uint2(s * a.width, __float_as_uint(weights[s]));
+    float *y = a.out + row * a.out_stride + i, *mine = parts + threadIdx.x, weight = 0.0f;
+    float old = a.add && i < a.width ? *y : 0.0f, sum = 0.0f;
+    uint32_t rank = 0;
+    for (uint32_t first = 0; first < a.n_slots; first += AHEAD) {
+        float v[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) v[k] = slots[min(first + k, last) * a.width];
+        if (first % WARP == 0) {
+            uint32_t slot = min(first + lane, last);
+            weight = weights[slot];
+            rank = ids ? rank_of_slot(ids, a.n_slots, slot) : slot;
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            uint32_t to = __shfl_sync(ALL_LANES, rank, (first + k) % WARP);
+            float part = v[k] * __shfl_sync(ALL_LANES, weight, (first + k) % WARP);
+            if (first + k <= last) mine[to * blockDim.x] = part;
+        }
     }
-    __syncthreads();
     if (i >= a.width) return;
-    const float *slots = a.slots + row * a.slots_stride + i;
 #pragma unroll 8
-    for (uint32_t k = 0; k < a.n_slots; k++) sum += __uint_as_float(ordered[k].y) * slots[ordered[k].x];
+    for (uint32_t k = 0; k < a.n_slots; k++) sum += mine[k * blockDim.x];
     *y = old + sum;
 }
 
@@ -207,7 +221,9 @@ void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stri
                        a);
 }
 
-void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
+enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    constexpr uint32_t FLOATS_MAX = 48 * 1024 / sizeof(float),
+                       SLOTS_MAX = FLOATS_MAX / WARP; // every card's shared memory
     const struct atsi_rows_ref &s = call->in[0], &w = call->in[1], &ids = call->in[2], &y = call->out[0];
     expert_sum_args a = {};
     a.slots = (const float *)s.data;
@@ -221,6 +237,11 @@ void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call) {
     a.width = y.width;
     a.n_slots = w.width;
     a.add = call->op->add;
-    launch_overlapping(expert_sum_kernel, dim3(ceil_div(y.width, THREADS), x->n_rows), THREADS,
-                       a.n_slots * sizeof(uint2), x->stream, a);
+    if (a.n_slots > SLOTS_MAX)
+        return atsi_fail(err, ATSI_FAILED, "GPU: a sum of %u experts a token is not supported, at most %u", a.n_slots,
+                         SLOTS_MAX);
+    uint32_t n_threads = a.n_slots * THREADS <= FLOATS_MAX ? THREADS : WARP;
+    launch_overlapping(expert_sum_kernel, dim3(ceil_div(y.width, n_threads), x->n_rows), n_threads,
+                       a.n_slots * n_threads * sizeof(float), x->stream, a);
+    return ATSI_OK;
 }

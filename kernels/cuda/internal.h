@@ -108,7 +108,7 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call);
-void launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call);
+enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows);
 void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src,

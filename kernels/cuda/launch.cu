@@ -38,7 +38,7 @@ static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call
     case ATSI_OP_ADD: launch_add(x, call); return ATSI_OK;
     case ATSI_OP_ROUTER: return launch_router(x, call, err);
     case ATSI_OP_EXPERTS: return launch_experts(x, call, err);
-    case ATSI_OP_EXPERT_SUM: launch_expert_sum(x, call); return ATSI_OK;
+    case ATSI_OP_EXPERT_SUM: return launch_expert_sum(x, call, err);
     case ATSI_OP_CONV: return launch_conv(x, call, err);
     case ATSI_OP_DELTA_RULE: return launch_delta_rule(x, call, err);
     case ATSI_OP_SELECT: launch_select(x, call); return ATSI_OK;
