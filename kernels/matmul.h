@@ -4,8 +4,9 @@
 // 32 values to a scale) and are shared by all matrices that read them. Integer dot products are exact and every output's
 // float sums run along the columns in one fixed order, the same in every kernel: results do not depend on the instruction
 // set, on how tokens are batched, or on the thread that computes them (tests/unit/test_matmul.c demands equal bits). One exception:
-// where the processor has AMX, chunks of many tokens of F16 and BF16 weights are computed with it, to the accuracy of float but in another
-// order (kernels/cpu/matmul_float_avx512amx.c has the bound); how a prompt is cut then shows in the last bits.
+// where the processor has AMX, 16 and more tokens without experts are computed with it, of float weights to the accuracy of
+// float, of quantised ones with both factors as bfloat16 (kernels/cpu/matmul_avx512amx.c has the bounds): a prompt's last bits
+// are then not those of the same tokens one by one.
 //
 // For quantised weights, per 32 columns c with activation scale d and weights w = scale * q - min (kernels/cpu/quant.h):
 //     acc <- fma(float(sum q*a), scale * d, acc)                      (twice 16 columns when scales stand for 16)
@@ -34,13 +35,23 @@ struct atsi_act_block {
     int8_t q[32];   // -127..127
 };
 
+struct atsi_matmul_kernels;
+
 enum atsi_input_kind {
     ATSI_INPUT_UNSUPPORTED = 0, // no kernel for this weight type
     ATSI_INPUT_F32 = 1,         // rows of float
-    ATSI_INPUT_INT8 = 2         // rows of struct atsi_act_block
+    ATSI_INPUT_INT8 = 2,        // rows of struct atsi_act_block
+    ATSI_INPUT_BF16 = 3, // rows of bfloat16 as the kernels for many tokens want them, columns filled up to whole 32s
+    ATSI_INPUT_BF16_TWICE = 4 // the same, then a row of what they leave out
 };
-// What a matrix of this type reads.
+
+// What a matrix of this type reads, of one token or of an expert's.
 enum atsi_input_kind atsi_matmul_input(enum atsi_dtype dtype);
+// What it reads of n_tokens in a matmul without experts.
+enum atsi_input_kind atsi_matmul_input_of(const struct atsi_matmul_kernels *k, enum atsi_dtype dtype,
+                                          uint32_t n_tokens);
+// Bytes from one row of such an input to the next, for BF16 as for INT8; 0 for the others.
+size_t atsi_input_row_bytes(enum atsi_input_kind kind, uint32_t n_cols);
 
 // Bytes from one quantised row to the next: n_cols / 32 blocks, rounded to an odd number of cache lines so that rows do not
 // fall into the same cache sets. n_cols is a multiple of 32.
@@ -70,6 +81,9 @@ typedef void atsi_matmul_fn(const struct atsi_matmul_args *args, uint32_t tile_b
 // Quantises one row of n_cols (a multiple of 32) values.
 typedef void atsi_act_quantise_fn(const float *in, uint32_t n_cols, struct atsi_act_block *out);
 
+// Opens one row of n_cols values as ATSI_INPUT_BF16 (n_parts 1) or ATSI_INPUT_BF16_TWICE (2). `out` is 64-byte aligned.
+typedef void atsi_input_cut_fn(const float *in, uint32_t n_cols, uint32_t n_parts, void *out);
+
 enum {
     ATSI_MANY_TOKENS = 16
 };
@@ -78,12 +92,17 @@ struct atsi_matmul_kernels {
     enum atsi_isa isa;
     atsi_act_quantise_fn *quantise;
     atsi_matmul_fn *matmul[ATSI_DTYPE_LIMIT]; // NULL where atsi_matmul_input says unsupported
-    // Faster ones for at least ATSI_MANY_TOKENS tokens without pairs, NULL where there is none. Results are the same but for the
-    // exception above.
+    // Faster ones for at least ATSI_MANY_TOKENS tokens without pairs, NULL where there is none, and what prepares their inputs.
     atsi_matmul_fn *many[ATSI_DTYPE_LIMIT];
+    atsi_input_cut_fn *cut;
+    uint32_t many_group; // tokens that they take at once
 };
 // Fills *out. The isa must be supported (kernels/cpu/features.h).
 void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa);
+
+// One row of any kind but F32.
+void atsi_prepare_input(const struct atsi_matmul_kernels *k, enum atsi_input_kind kind, const float *in,
+                        uint32_t n_cols, void *out);
 
 // ---- whole operations, called by every thread of a team --------------------------------------------------------------
 

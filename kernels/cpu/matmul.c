@@ -18,9 +18,34 @@ enum atsi_input_kind atsi_matmul_input(enum atsi_dtype dtype) {
     return atsi_quant_type(dtype) != NULL ? ATSI_INPUT_INT8 : ATSI_INPUT_UNSUPPORTED;
 }
 
-size_t atsi_act_row_bytes(uint32_t n_cols) {
-    size_t lines = ((size_t)n_cols / 32 * sizeof(struct atsi_act_block) + 63) / 64;
-    return (lines | 1) * 64;
+enum atsi_input_kind atsi_matmul_input_of(const struct atsi_matmul_kernels *k, enum atsi_dtype dtype,
+                                          uint32_t n_tokens) {
+    enum atsi_input_kind kind = atsi_matmul_input(dtype);
+    if (k->many[dtype] == NULL || n_tokens < ATSI_MANY_TOKENS) return kind;
+    return kind == ATSI_INPUT_F32 ? ATSI_INPUT_BF16_TWICE : ATSI_INPUT_BF16;
+}
+
+// An odd number of cache lines: rows do not fall into the same cache sets.
+static size_t odd_lines(size_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+
+size_t atsi_act_row_bytes(uint32_t n_cols) { return odd_lines((size_t)n_cols / 32 * sizeof(struct atsi_act_block)); }
+
+size_t atsi_input_row_bytes(enum atsi_input_kind kind, uint32_t n_cols) {
+    size_t part = ((size_t)n_cols + 31) / 32 * 64;
+    switch (kind) {
+    case ATSI_INPUT_INT8: return atsi_act_row_bytes(n_cols);
+    case ATSI_INPUT_BF16: return odd_lines(part);
+    case ATSI_INPUT_BF16_TWICE: return odd_lines(2 * part);
+    default: return 0;
+    }
+}
+
+void atsi_prepare_input(const struct atsi_matmul_kernels *k, enum atsi_input_kind kind, const float *in,
+                        uint32_t n_cols, void *out) {
+    if (kind == ATSI_INPUT_INT8)
+        k->quantise(in, n_cols, out);
+    else
+        k->cut(in, n_cols, kind == ATSI_INPUT_BF16 ? 1 : 2, out);
 }
 
 void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa) {
@@ -32,10 +57,7 @@ void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa
     if (isa == ATSI_ISA_AVXVNNI) atsi_matmul_fill_avxvnni(out);
     if (isa == ATSI_ISA_AVX512) atsi_matmul_fill_avx512(out);
     if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_vbmi()) atsi_matmul_fill_avx512vbmi(out);
-    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_amx()) {
-        atsi_matmul_fill_avx512amx(out);
-        atsi_matmul_fill_float_avx512amx(out);
-    }
+    if (isa == ATSI_ISA_AVX512 && atsi_cpu_has_amx()) atsi_matmul_fill_avx512amx(out);
 #endif
 }
 
@@ -65,15 +87,13 @@ struct cut {
 };
 
 // A group too short for the kernels of many tokens goes with the one before.
-static uint32_t groups_of(uint32_t n_tokens) {
+static uint32_t groups_of(uint32_t n_tokens, uint32_t group) {
     uint32_t short_tokens = ATSI_MANY_TOKENS - 1;
-    return n_tokens < 2 * ATSI_TOKEN_GROUP ? 1 : (n_tokens - short_tokens + ATSI_TOKEN_GROUP - 1) / ATSI_TOKEN_GROUP;
+    return n_tokens < 2 * group ? 1 : (n_tokens - short_tokens + group - 1) / group;
 }
 
-// Whether a kernel prepares inputs for its run of tiles: the more tiles, the better.
-static bool prepares_inputs(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a) {
-    return k->many[a->dtype] != NULL && atsi_matmul_input(a->dtype) == ATSI_INPUT_F32 &&
-           a->n_tokens >= ATSI_MANY_TOKENS;
+static bool takes_many(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a) {
+    return k->many[a->dtype] != NULL && a->pairs == NULL && a->n_tokens >= ATSI_MANY_TOKENS;
 }
 
 // n_experts: matrices of this shape that are worked on together, 0 for a matmul without experts. Its many tokens are cut too (not
@@ -84,16 +104,15 @@ static struct cut cut_of(const struct atsi_matmul_kernels *k, const struct atsi_
     uint64_t tile_bytes = ATSI_TILE_ROWS * atsi_dtype_row_bytes(a->dtype, a->n_cols);
     uint64_t n_tiles = atsi_matmul_tiles(a->n_rows), least = CHUNK_BYTES_MIN / tile_bytes,
              most = CHUNK_BYTES_MAX / tile_bytes;
-    struct cut cut = {.tokens = a->n_tokens, .n_groups = n_experts == 0 ? groups_of(a->n_tokens) : 1};
-    if (cut.n_groups > 1) cut.tokens = ATSI_TOKEN_GROUP;
+    bool many = n_experts == 0 && takes_many(k, a);
+    uint32_t group = many ? k->many_group : ATSI_TOKEN_GROUP;
+    struct cut cut = {.tokens = a->n_tokens, .n_groups = n_experts == 0 ? groups_of(a->n_tokens, group) : 1};
+    if (cut.n_groups > 1) cut.tokens = group;
     uint64_t per_thread = CHUNKS_PER_THREAD * (cut.n_groups > 1 ? 2 : 1);
-    if (n_experts == 0 && prepares_inputs(k, a)) {
-        per_thread = CHUNKS_PER_THREAD;
-        most = n_tiles;
-    }
     uint64_t n = n_tiles * (n_experts > 0 ? n_experts : 1) * cut.n_groups / ((uint64_t)n_threads * per_thread);
     if (n > most) n = most;
     if (n < least) n = least;
+    if (many) n += n % 2; // they take tiles by twos
     if (n > n_tiles) n = n_tiles;
     cut.tiles = n > 0 ? (uint32_t)n : 1;
     cut.n_runs = (uint32_t)((n_tiles + cut.tiles - 1) / cut.tiles);
@@ -107,11 +126,14 @@ static uint32_t n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_
     return cut.n_runs * cut.n_groups;
 }
 
-// The groups of a run follow each other, so that threads meet in the same weights.
+// The groups of a run follow each other, so that threads meet in the same weights; for the kernels of many tokens the runs of a group, so
+// that its inputs stay in every core's L2.
 static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *a, uint32_t n_experts,
                       int n_threads, uint32_t i_chunk) {
     struct cut cut = cut_of(k, a, n_experts, n_threads);
-    uint32_t i_run = i_chunk / cut.n_groups, i_group = i_chunk % cut.n_groups, first = i_group * cut.tokens;
+    bool many = takes_many(k, a);
+    uint32_t i_run = many ? i_chunk % cut.n_runs : i_chunk / cut.n_groups;
+    uint32_t i_group = many ? i_chunk / cut.n_runs : i_chunk % cut.n_groups, first = i_group * cut.tokens;
     uint32_t n_tiles = atsi_matmul_tiles(a->n_rows), begin = i_run * cut.tiles;
     uint32_t end = n_tiles - begin < cut.tiles ? n_tiles : begin + cut.tiles;
     struct atsi_matmul_args part = *a;
@@ -122,7 +144,6 @@ static void run_chunk(const struct atsi_matmul_kernels *k, const struct atsi_mat
         part.in = (const uint8_t *)a->in + first * a->in_stride;
         part.out += first * a->out_stride;
     }
-    bool many = k->many[a->dtype] != NULL && a->pairs == NULL && part.n_tokens >= ATSI_MANY_TOKENS;
     (many ? k->many : k->matmul)[a->dtype](&part, begin, end);
 }
 

@@ -13,9 +13,8 @@ void atsi_matmul_fill_ref(struct atsi_matmul_kernels *k);
 void atsi_matmul_fill_avx2(struct atsi_matmul_kernels *k);
 void atsi_matmul_fill_avxvnni(struct atsi_matmul_kernels *k);
 void atsi_matmul_fill_avx512(struct atsi_matmul_kernels *k);
-void atsi_matmul_fill_avx512vbmi(struct atsi_matmul_kernels *k);      // grid types
-void atsi_matmul_fill_avx512amx(struct atsi_matmul_kernels *k);       // many tokens
-void atsi_matmul_fill_float_avx512amx(struct atsi_matmul_kernels *k); // many tokens of F16 and BF16
+void atsi_matmul_fill_avx512vbmi(struct atsi_matmul_kernels *k); // grid types
+void atsi_matmul_fill_avx512amx(struct atsi_matmul_kernels *k);  // many tokens
 
 // The grid types by opening each tile once for all tokens.
 void atsi_matmul_grid_avx512(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end);

@@ -18,6 +18,7 @@ struct needs {
     uint64_t routing_words;
     uint64_t partial_bytes, delta_bytes, thread_bytes;
     uint32_t n_rope, n_rot_max;
+    const struct atsi_matmul_kernels *kernels;
 };
 
 static void at_least(uint64_t *have, uint64_t wanted) {
@@ -39,8 +40,11 @@ static enum atsi_status need_matrix(const struct atsi_program *p, const struct a
     if (kind == ATSI_INPUT_INT8 && op->in[0].width / n_parts % 32 != 0)
         return atsi_fail(err, ATSI_BAD_INPUT, "tensor '%s': %u columns of type %s are no multiple of 32", weight->name,
                          op->in[0].width / n_parts, atsi_dtype_name(weight->dtype));
-    if (kind == ATSI_INPUT_INT8)
-        at_least(&needs->act_bytes, (uint64_t)n_rows * n_parts * atsi_act_row_bytes(op->in[0].width / n_parts));
+    enum atsi_input_kind of_many =
+        op->kind == ATSI_OP_MATMUL ? atsi_matmul_input_of(needs->kernels, weight->dtype, n_rows) : kind;
+    for (int i = 0; i < 2; i++)
+        at_least(&needs->act_bytes,
+                 (uint64_t)n_rows * n_parts * atsi_input_row_bytes(i == 0 ? kind : of_many, op->in[0].width / n_parts));
     return ATSI_OK;
 }
 
@@ -151,15 +155,17 @@ enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, 
                                  uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out,
                                  struct atsi_error *err) {
     enum atsi_isa selected;
-    struct needs needs = {.n_rope = 0};
+    struct atsi_matmul_kernels kernels;
+    struct needs needs = {.kernels = &kernels};
     *out = NULL;
     ATSI_TRY(atsi_isa_select(isa, &selected, err));
+    atsi_matmul_kernels_init(&kernels, selected);
     ATSI_TRY(collect_needs(p, n_tokens_max, n_outputs_max, n_ctx, &needs, err));
     struct atsi_cpu *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL) return atsi_fail(err, ATSI_FAILED, "out of memory for the CPU kernels");
     cpu->isa = selected;
     cpu->vec = atsi_vec_kernels(selected);
-    atsi_matmul_kernels_init(&cpu->matmul, selected);
+    cpu->matmul = kernels;
     cpu->n_tokens_max = n_tokens_max;
     cpu->n_outputs_max = n_outputs_max;
     cpu->n_threads = n_threads > 0 ? n_threads : 1;

@@ -8,15 +8,16 @@
 #include "kernels/matmul.h"
 
 enum {
-    ATSI_ACT_SLOTS = 4,    // quantised inputs that live at once
+    ATSI_ACT_SLOTS = 4,    // prepared inputs that live at once
     ATSI_ATTN_RANGE = 512, // positions of a range: the pieces in which one query's softmax is divided among threads
     ATSI_ATTN_SPLIT_TOKENS = 4, // rounds of more tokens have enough heads and tokens to share
     ATSI_CONV_TAPS_MAX = 16
 };
 
-// A quantised input: n_parts pieces of n_cols columns of every row of a view, each a row of the slot's memory.
+// An input as kernels read it: n_parts pieces of n_cols columns of every row of a view, each a row of the slot's memory.
 struct atsi_act_slot {
-    struct atsi_span source; // data NULL: the slot is free
+    enum atsi_input_kind kind; // INT8 or BF16
+    struct atsi_span source;   // data NULL: the slot is free
     uint32_t n_cols, n_parts;
     size_t row_bytes;
     void *memory;
@@ -80,7 +81,7 @@ enum {
     ATSI_STEPS_PER_CALL = 4
 }; // at most
 
-// Adds a step and forgets the quantised inputs and routings whose source it writes.
+// Adds a step and forgets the prepared inputs and routings whose source it writes.
 void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
                        uint32_t n_spans);
 

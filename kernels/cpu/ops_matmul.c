@@ -1,24 +1,25 @@
-// Matrix products, dense and by experts, over kernels/matmul.h; inputs are quantised once and shared.
+// Matrix products, dense and by experts, over kernels/matmul.h; inputs are prepared once and shared.
 #include <string.h>
 
 #include "kernels/cpu/ops_internal.h"
 
-// ---- quantised inputs -----------------------------------------------------------------------------------------------
+// ---- inputs as kernels read them ------------------------------------------------------------------------------------
 
-static void run_quantise(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
+// arg: slot, columns and number of a row's pieces, kind.
+static void run_prepare(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t row, int i_thread) {
     (void)i_thread;
     const struct atsi_act_slot *slot = &cpu->act[step->arg[0]];
     uint32_t n_cols = step->arg[1], n_parts = step->arg[2];
-    size_t row_bytes = atsi_act_row_bytes(n_cols);
+    enum atsi_input_kind kind = (enum atsi_input_kind)step->arg[3];
+    size_t row_bytes = atsi_input_row_bytes(kind, n_cols);
     const float *in = atsi_row(&step->call->in[0], row);
     uint8_t *out = (uint8_t *)slot->memory + (size_t)row * n_parts * row_bytes;
     for (uint32_t part = 0; part < n_parts; part++)
-        cpu->matmul.quantise(in + (size_t)part * n_cols, n_cols,
-                             (struct atsi_act_block *)(void *)(out + part * row_bytes));
+        atsi_prepare_input(&cpu->matmul, kind, in + (size_t)part * n_cols, n_cols, out + part * row_bytes);
 }
 
-// A piece of the only row: arg[1] columns.
-static void run_quantise_piece(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t piece, int i_thread) {
+// A piece of the only row, quantised: arg[1] columns.
+static void run_prepare_piece(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t piece, int i_thread) {
     (void)i_thread;
     uint32_t n_cols = step->arg[1];
     struct atsi_act_block *out = cpu->act[step->arg[0]].memory;
@@ -33,59 +34,61 @@ static struct atsi_span slot_span(const struct atsi_act_slot *slot, bool write) 
 }
 
 // Fills a slot from in[0] of the call. A row that was written in pieces is quantised in the same pieces, by the same threads.
-static void add_quantise_step(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t i_slot) {
+static void add_prepare_step(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t i_slot) {
     const struct atsi_act_slot *slot = &cpu->act[i_slot];
-    struct atsi_step step = {.run = run_quantise,
+    struct atsi_step step = {.run = run_prepare,
                              .call = call,
                              .n_items = slot->source.n_rows,
                              .by_row = true,
-                             .arg = {i_slot, slot->n_cols, slot->n_parts}};
+                             .arg = {i_slot, slot->n_cols, slot->n_parts, slot->kind}};
     struct atsi_span spans[2] = {slot->source, slot_span(slot, true)};
     const struct atsi_span *pieces = &cpu->pieces;
-    bool in_pieces = slot->n_parts == 1 && pieces->data == slot->source.data &&
+    bool in_pieces = slot->kind == ATSI_INPUT_INT8 && slot->n_parts == 1 && pieces->data == slot->source.data &&
                      pieces->width * pieces->n_rows == slot->n_cols && slot->source.n_rows == 1;
     if (in_pieces) {
         uint32_t n_words = (uint32_t)(slot->n_cols / 32 * sizeof(struct atsi_act_block) / 4);
         spans[1].width = n_words;
         for (int i = 0; i < 2; i++) spans[i] = atsi_span_pieces(&spans[i], pieces->n_rows);
-        step.run = run_quantise_piece;
+        step.run = run_prepare_piece;
         step.n_items = pieces->n_rows;
         step.arg[1] = pieces->width;
     }
     atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
-// The slot that holds in[0] of the call quantised, as n_parts pieces a row; adds the step that fills it where there is none yet.
+// The slot that holds in[0] of the call so, as n_parts pieces a row; adds the step that fills it where there is none yet.
 // A slot that is taken over may still be read by earlier steps: its memory is among the spans, so they are waited for.
-static uint32_t quantised_input(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t n_rows,
-                                uint32_t n_parts) {
+static uint32_t prepared_input(struct atsi_cpu *cpu, const struct atsi_op_call *call, enum atsi_input_kind kind,
+                               uint32_t n_rows, uint32_t n_parts) {
     struct atsi_span source = atsi_span_rows(&call->in[0], n_rows, false);
     uint32_t n_cols = source.width / n_parts, oldest = 0;
     for (uint32_t i = 0; i < ATSI_ACT_SLOTS; i++) {
         struct atsi_act_slot *slot = &cpu->act[i];
         if (slot->source.data == source.data && slot->source.stride == source.stride && slot->source.n_rows == n_rows &&
-            slot->n_cols == n_cols && slot->n_parts == n_parts) {
+            slot->n_cols == n_cols && slot->n_parts == n_parts && slot->kind == kind) {
             slot->last_use = ++cpu->n_uses;
             return i;
         }
         if (slot->last_use < cpu->act[oldest].last_use) oldest = i;
     }
     struct atsi_act_slot *slot = &cpu->act[oldest];
+    slot->kind = kind;
     slot->source = source;
     slot->n_cols = n_cols;
     slot->n_parts = n_parts;
-    slot->row_bytes = atsi_act_row_bytes(n_cols);
+    slot->row_bytes = atsi_input_row_bytes(kind, n_cols);
     slot->last_use = ++cpu->n_uses;
-    add_quantise_step(cpu, call, oldest);
+    add_prepare_step(cpu, call, oldest);
     return oldest;
 }
 
 // ---- dense ----------------------------------------------------------------------------------------------------------
 
-// arg[0]: the slot of the quantised input.
-static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t slot) {
+// slot: of the prepared input, of any kind but F32.
+static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call,
+                                           enum atsi_input_kind kind, uint32_t slot) {
     const struct atsi_tensor *weight = call->tensor[0].info;
-    bool is_float = atsi_matmul_input(weight->dtype) == ATSI_INPUT_F32;
+    bool is_float = kind == ATSI_INPUT_F32;
     return (struct atsi_matmul_args){
         .dtype = weight->dtype,
         .n_rows = (uint32_t)weight->ne[1],
@@ -94,7 +97,7 @@ static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const str
         .bias = call->tensor[1].data,
         .in = is_float ? call->in[0].data : cpu->act[slot].memory,
         .in_stride =
-            is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_act_row_bytes((uint32_t)weight->ne[0]),
+            is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_input_row_bytes(kind, (uint32_t)weight->ne[0]),
         .out = call->out[0].data,
         .out_stride = call->out[0].stride,
         .n_tokens = atsi_call_rows(call),
@@ -102,9 +105,13 @@ static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const str
     };
 }
 
+static enum atsi_input_kind dense_input(const struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    return atsi_matmul_input_of(&cpu->matmul, call->tensor[0].info->dtype, atsi_call_rows(call));
+}
+
 static void run_matmul(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_chunk, int i_thread) {
     (void)i_thread;
-    struct atsi_matmul_args args = matmul_args(cpu, step->call, step->arg[0]);
+    struct atsi_matmul_args args = matmul_args(cpu, step->call, dense_input(cpu, step->call), step->arg[0]);
     atsi_matmul_chunk(&cpu->matmul, &args, cpu->n_run_threads, i_chunk);
 }
 
@@ -112,11 +119,12 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
     uint32_t n_rows = atsi_call_rows(call), slot = 0;
     struct atsi_span in = atsi_span_rows(&call->in[0], n_rows, false);
     if (n_rows == 0) return;
-    if (atsi_matmul_input(call->tensor[0].info->dtype) == ATSI_INPUT_INT8) {
-        slot = quantised_input(cpu, call, n_rows, 1);
+    enum atsi_input_kind kind = dense_input(cpu, call);
+    if (kind != ATSI_INPUT_F32) {
+        slot = prepared_input(cpu, call, kind, n_rows, 1);
         in = slot_span(&cpu->act[slot], false);
     }
-    struct atsi_matmul_args args = matmul_args(cpu, call, slot);
+    struct atsi_matmul_args args = matmul_args(cpu, call, kind, slot);
     struct atsi_span spans[2] = {in, atsi_span_rows(&call->out[0], n_rows, true)};
     struct atsi_step step = {.run = run_matmul,
                              .call = call,
@@ -172,7 +180,7 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
     const struct atsi_experts_params *p = &call->op->u.experts;
     const struct atsi_tensor *weight = call->tensor[0].info;
     struct atsi_experts_args args = {
-        .matmul = matmul_args(cpu, call, slot),
+        .matmul = matmul_args(cpu, call, atsi_matmul_input(weight->dtype), slot),
         .expert_bytes = (size_t)(weight->size_bytes / p->n_experts),
         .groups = &cpu->routing.groups,
     };
@@ -210,7 +218,7 @@ void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call
     struct atsi_span groups = atsi_span_bytes(cpu->routing.words, sizeof(uint32_t), false); // stands for all of them
     if (n_rows == 0) return;
     if (atsi_matmul_input(call->tensor[0].info->dtype) == ATSI_INPUT_INT8) {
-        slot = quantised_input(cpu, call, n_rows, p->in_per_slot ? p->n_used : 1);
+        slot = prepared_input(cpu, call, ATSI_INPUT_INT8, n_rows, p->in_per_slot ? p->n_used : 1);
         in = slot_span(&cpu->act[slot], false);
     }
     group_by_expert(cpu, call, &groups);

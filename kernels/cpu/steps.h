@@ -40,7 +40,7 @@ struct atsi_step {
     const struct atsi_op_call *call;
     uint32_t n_items;
     bool by_row;     // item i touches row i of every span alone
-    uint32_t arg[3]; // for `run`
+    uint32_t arg[4]; // for `run`
     uint32_t next;   // in the chain; filled in by atsi_steps_add
 };
 

@@ -148,13 +148,25 @@ struct matmul_job {
     const struct bench *b;
     struct atsi_matmul_args args;
     const float *in;
-    void *quantised;
+    void *quantised; // for the check; NULL where the kernels read floats
+    enum atsi_input_kind kind;
+    void *prepared; // what is timed reads, NULL where that is floats
     uint32_t n_matrices;
     size_t matrix_bytes;
     struct samples samples;
 };
 
-// Every matrix once: the inputs quantised, then its chunks shared out, as an executor does it.
+static void prepare_share(const struct matmul_job *j, int i_thread, int n_threads) {
+    const struct atsi_matmul_args *a = &j->args;
+    if (j->kind == ATSI_INPUT_INT8)
+        atsi_quantise_rows(&j->b->kernels, j->in, a->n_cols, a->n_tokens, a->n_cols, j->prepared, i_thread, n_threads);
+    else if (j->kind != ATSI_INPUT_F32)
+        for (uint32_t t = (uint32_t)i_thread; t < a->n_tokens; t += (uint32_t)n_threads)
+            atsi_prepare_input(&j->b->kernels, j->kind, j->in + (size_t)t * a->n_cols, a->n_cols,
+                               (uint8_t *)j->prepared + t * a->in_stride);
+}
+
+// Every matrix once: the inputs prepared, then its chunks shared out, as an executor does it.
 static void matmul_share(void *context, int i_thread, int n_threads) {
     struct matmul_job *j = context;
     struct atsi_matmul_args a = j->args;
@@ -163,8 +175,7 @@ static void matmul_share(void *context, int i_thread, int n_threads) {
     for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
         atsi_pool_barrier(j->b->pool);
         double start = now(j->b);
-        if (j->quantised != NULL)
-            atsi_quantise_rows(k, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, i_thread, n_threads);
+        prepare_share(j, i_thread, n_threads);
         atsi_pool_barrier(j->b->pool);
         for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->b->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
         atsi_pool_barrier(j->b->pool);
@@ -178,8 +189,13 @@ static bool same_as_reference(const struct matmul_job *j) {
     atsi_matmul_kernels_init(&ref, ATSI_ISA_REFERENCE);
     struct atsi_matmul_args a = j->args;
     if (a.n_tokens > 9) a.n_tokens = 9;
-    if (j->quantised != NULL)
+    a.in = j->in;
+    a.in_stride = a.n_cols * sizeof(float);
+    if (j->quantised != NULL) {
         atsi_quantise_rows(&j->b->kernels, j->in, a.n_cols, a.n_tokens, a.n_cols, j->quantised, 0, 1);
+        a.in = j->quantised;
+        a.in_stride = atsi_act_row_bytes(a.n_cols);
+    }
     uint32_t n_tiles = atsi_matmul_tiles(a.n_rows) < 4 ? atsi_matmul_tiles(a.n_rows) : 4;
     uint32_t n_rows = n_tiles * ATSI_TILE_ROWS < a.n_rows ? n_tiles * ATSI_TILE_ROWS : a.n_rows;
     float *expected = malloc((size_t)a.n_tokens * a.out_stride * sizeof(float));
@@ -225,9 +241,12 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
                                          .out = out,
                                          .out_stride = o->n_rows,
                                          .n_tokens = o->n_tokens};
-    if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
-        job.args.in_stride = atsi_act_row_bytes(o->n_cols);
-        job.args.in = job.quantised = aligned_alloc(64, o->n_tokens * job.args.in_stride);
+    if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8)
+        job.quantised = aligned_alloc(64, o->n_tokens * atsi_act_row_bytes(o->n_cols));
+    job.kind = atsi_matmul_input_of(&b->kernels, dtype, o->n_tokens);
+    if (job.kind != ATSI_INPUT_F32) {
+        job.args.in_stride = atsi_input_row_bytes(job.kind, o->n_cols);
+        job.args.in = job.prepared = aligned_alloc(64, o->n_tokens * job.args.in_stride);
     }
     bool same = same_as_reference(&job);
     int n_runs = n_matrices > 1 ? o->n_runs : o->n_runs * 32;
@@ -242,6 +261,7 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
            flops / best * 1e-9, cycles, same ? "" : "  NOT the reference's result");
     fflush(stdout);
     free(job.quantised);
+    free(job.prepared);
     free(in);
     free(out);
     return same;

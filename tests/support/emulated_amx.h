@@ -4,8 +4,7 @@
 
 #include "kernels/matmul.h"
 
-// As atsi_matmul_fill_avx512amx and atsi_matmul_fill_float_avx512amx (kernels/cpu/matmul_impl.h). The processor has ATSI_ISA_AVX512; x86 only.
+// As atsi_matmul_fill_avx512amx (kernels/cpu/matmul_impl.h). The processor has ATSI_ISA_AVX512; x86 only.
 void emulated_amx_fill(struct atsi_matmul_kernels *k);
-void emulated_amx_float_fill(struct atsi_matmul_kernels *k);
 
 #endif
