@@ -9,73 +9,8 @@
 #include "kernels/matmul.h"
 #include "tests/support/check.h"
 #include "tests/support/emulated_amx.h"
+#include "tests/support/matmul_problem.h"
 #include "tests/support/quant_data.h"
-
-// One problem: weights packed and as floats, inputs raw and as the kernels take them.
-struct problem {
-    struct atsi_matmul_args args;
-    void *packed, *rows; // rows: GGUF order
-    float *in;           // [n_tokens][n_cols]
-    void *quantised;
-    float *bias;
-    bool from_floats; // the kernel in question reads `in`, whatever the type
-};
-
-static void *aligned(size_t bytes) {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    assert_non_null(p);
-    return p;
-}
-
-static void fill_inputs(struct problem *p, struct quant_rng *rng) {
-    uint32_t n_tokens = p->args.n_tokens, n_cols = p->args.n_cols;
-    for (uint32_t t = 0; t < n_tokens; t++)
-        for (uint32_t c = 0; c < n_cols; c++) {
-            float x = quant_uniform(rng) * (float)(1 + t);
-            if (t % 4 == 1 && c % 37 == 0) x *= 100;         // outliers
-            if (t % 4 == 2) x = c % 64 < 32 ? 0 : x * 1e-3f; // blocks of zeros
-            if (t % 4 == 3) x = c % 2 ? 3.0f : -3.0f;        // every code at its end
-            p->in[(size_t)t * n_cols + c] = x;
-        }
-}
-
-static struct problem make(enum atsi_dtype dtype, enum quant_fill fill, uint32_t n_rows, uint32_t n_cols,
-                           uint32_t n_tokens, struct quant_rng *rng, const struct atsi_matmul_kernels *k) {
-    struct problem p = {
-        .args = {.dtype = dtype, .n_rows = n_rows, .n_cols = n_cols, .n_tokens = n_tokens, .out_stride = n_rows}};
-    uint64_t row_bytes = atsi_dtype_row_bytes(dtype, n_cols);
-    p.rows = aligned(n_rows * row_bytes);
-    p.packed = aligned((n_rows + 15) / 16 * 16 * row_bytes);
-    quant_fill_weights(dtype, fill, rng, (uint64_t)n_rows * n_cols, p.rows);
-    atsi_layout_pack(dtype, atsi_layout_of(dtype), p.rows, n_rows, n_cols, p.packed);
-    p.in = aligned((size_t)n_tokens * n_cols * sizeof(float));
-    p.quantised = aligned(n_tokens * atsi_act_row_bytes(n_cols));
-    p.bias = aligned(n_rows * sizeof(float));
-    for (uint32_t r = 0; r < n_rows; r++) p.bias[r] = quant_uniform(rng);
-    fill_inputs(&p, rng);
-    p.args.weight = p.packed;
-    p.args.in = p.in;
-    p.args.in_stride = n_cols * sizeof(float);
-    if (atsi_matmul_input(dtype) == ATSI_INPUT_INT8) {
-        atsi_quantise_rows(k, p.in, n_cols, n_tokens, n_cols, p.quantised, 0, 1);
-        p.args.in = p.quantised;
-        p.args.in_stride = atsi_act_row_bytes(n_cols);
-    }
-    return p;
-}
-
-static void destroy(struct problem *p) {
-    free(p->packed);
-    free(p->rows);
-    free(p->in);
-    free(p->quantised);
-    free(p->bias);
-}
-
-static void run(const struct atsi_matmul_kernels *k, struct atsi_matmul_args a, float *out) {
-    a.out = out;
-    k->matmul[a.dtype](&a, 0, atsi_matmul_tiles(a.n_rows));
-}
 
 static float input_value(const struct problem *p, uint32_t t, uint32_t c) {
     if (p->from_floats || atsi_matmul_input(p->args.dtype) == ATSI_INPUT_F32)
@@ -132,13 +67,14 @@ static void test_reference(void **state) {
             for (unsigned r = 0; r < sizeof ROWS / sizeof ROWS[0]; r++) {
                 enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
                 assert_true(atsi_matmul_input(dtype) != ATSI_INPUT_UNSUPPORTED && ref.matmul[dtype] != NULL);
-                struct problem p = make(dtype, (enum quant_fill)fill, ROWS[r], some_cols(dtype, quant_next(&rng)),
-                                        1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
+                struct problem p =
+                    problem_make(dtype, (enum quant_fill)fill, ROWS[r], some_cols(dtype, quant_next(&rng)),
+                                 1 + (uint32_t)(quant_next(&rng) % 5), &rng, &ref);
                 float *out = malloc((size_t)p.args.n_tokens * p.args.n_rows * sizeof(float));
-                run(&ref, p.args, out);
+                problem_run(&ref, p.args, out);
                 check_against_double(&p, out, units_of_reference(&p));
                 free(out);
-                destroy(&p);
+                problem_free(&p);
             }
 }
 
@@ -153,18 +89,18 @@ static void assert_same(const char *what, const struct problem *p, const float *
 static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_matmul_kernels *fast,
                        struct problem *p) {
     size_t n = (size_t)p->args.n_tokens * p->args.n_rows;
-    float *expected = aligned(n * sizeof(float)), *got = aligned(n * sizeof(float));
+    float *expected = problem_memory(n * sizeof(float)), *got = problem_memory(n * sizeof(float));
     const char *isa = atsi_isa_name(fast->isa);
-    run(ref, p->args, expected);
+    problem_run(ref, p->args, expected);
     memset(got, 0xff, n * sizeof(float));
-    run(fast, p->args, got);
+    problem_run(fast, p->args, got);
     assert_same(isa, p, got, expected, n);
 
     for (uint32_t t = 0; t < p->args.n_tokens; t++) {
         struct atsi_matmul_args one = p->args;
         one.in = (const uint8_t *)p->args.in + t * p->args.in_stride;
         one.n_tokens = 1;
-        run(fast, one, got + (size_t)t * p->args.n_rows);
+        problem_run(fast, one, got + (size_t)t * p->args.n_rows);
     }
     assert_same(isa, p, got, expected, n);
 
@@ -172,8 +108,8 @@ static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_
     biased.bias = p->bias;
     biased.add = true;
     for (size_t i = 0; i < n; i++) expected[i] = got[i] = (float)i;
-    run(ref, biased, expected);
-    run(fast, biased, got);
+    problem_run(ref, biased, expected);
+    problem_run(fast, biased, got);
     assert_same(isa, p, got, expected, n);
     free(expected);
     free(got);
@@ -195,10 +131,10 @@ static void test_fast(void **state) {
                 for (uint32_t n_tokens = 1; n_tokens <= 9; n_tokens++) {
                     enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
                     uint32_t rows = ROWS[quant_next(&rng) % (sizeof ROWS / sizeof ROWS[0])];
-                    struct problem p = make(dtype, (enum quant_fill)fill, rows, some_cols(dtype, quant_next(&rng)),
-                                            n_tokens, &rng, &fast);
+                    struct problem p = problem_make(dtype, (enum quant_fill)fill, rows,
+                                                    some_cols(dtype, quant_next(&rng)), n_tokens, &rng, &fast);
                     check_fast(&ref, &fast, &p);
-                    destroy(&p);
+                    problem_free(&p);
                 }
     }
 }
@@ -212,9 +148,9 @@ static void test_prefill(void **state) {
     struct quant_rng rng = {13};
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++) {
         enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
-        struct problem p = make(dtype, QUANT_RANDOM, 33, 512, 203, &rng, &fast);
+        struct problem p = problem_make(dtype, QUANT_RANDOM, 33, 512, 203, &rng, &fast);
         check_fast(&ref, &fast, &p);
-        destroy(&p);
+        problem_free(&p);
     }
 }
 
@@ -260,13 +196,13 @@ static void test_nan(void **state) {
         struct atsi_matmul_kernels k;
         atsi_matmul_kernels_init(&k, (enum atsi_isa)isa);
         for (uint32_t at = 0; at < 32; at += 5) {
-            struct problem p = make(ATSI_Q8_0, QUANT_RANDOM, 16, 64, 2, &rng, &k);
+            struct problem p = problem_make(ATSI_Q8_0, QUANT_RANDOM, 16, 64, 2, &rng, &k);
             float out[32];
             p.in[32 + at] = NAN;
             atsi_quantise_rows(&k, p.in, 64, 2, 64, p.quantised, 0, 1);
-            run(&k, p.args, out);
+            problem_run(&k, p.args, out);
             for (int r = 0; r < 16; r++) assert_true(isnan(out[r]) && !isnan(out[16 + r]));
-            destroy(&p);
+            problem_free(&p);
         }
     }
 }
@@ -303,7 +239,7 @@ static void run_chunks(const struct atsi_matmul_kernels *k, const struct problem
     void *prepared = NULL;
     if (kind != atsi_matmul_input(args.dtype)) {
         args.in_stride = atsi_input_row_bytes(kind, args.n_cols);
-        args.in = prepared = aligned(args.n_tokens * args.in_stride);
+        args.in = prepared = problem_memory(args.n_tokens * args.in_stride);
         for (uint32_t t = 0; t < args.n_tokens; t++)
             atsi_prepare_input(k, kind, p->in + (size_t)t * args.n_cols, args.n_cols,
                                (uint8_t *)prepared + t * args.in_stride);
@@ -321,17 +257,17 @@ static void test_chunks(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, atsi_isa_best());
     struct quant_rng rng = {23};
-    struct problem p = make(ATSI_Q8_0, QUANT_RANDOM, 1000, 1024, 2, &rng, &k);
+    struct problem p = problem_make(ATSI_Q8_0, QUANT_RANDOM, 1000, 1024, 2, &rng, &k);
     size_t n = (size_t)p.args.n_tokens * p.args.n_rows;
-    float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
-    run(&k, p.args, whole);
+    float *whole = problem_memory(n * sizeof(float)), *chunks = problem_memory(n * sizeof(float));
+    problem_run(&k, p.args, whole);
     for (int n_threads = 1; n_threads < 100; n_threads += 7) {
         run_chunks(&k, &p, n_threads, chunks);
         assert_memory_equal(whole, chunks, n * sizeof(float));
     }
     free(whole);
     free(chunks);
-    destroy(&p);
+    problem_free(&p);
 }
 
 // What kernels/cpu/matmul_avx512amx.c promises, and two more roundings: chunks are added to zero, after the bias.
@@ -345,10 +281,10 @@ static double units_of_many(const struct problem *p) {
 // Chunks of many tokens, which may take kernels of their own, against the true product or the kernels for any number.
 static void check_chunks(const struct atsi_matmul_kernels *k, const struct problem *p, int n_threads) {
     size_t n = (size_t)p->args.n_tokens * p->args.n_rows;
-    float *whole = aligned(n * sizeof(float)), *chunks = aligned(n * sizeof(float));
+    float *whole = problem_memory(n * sizeof(float)), *chunks = problem_memory(n * sizeof(float));
     struct problem from_floats = *p;
     from_floats.from_floats = true;
-    run(k, p->args, whole);
+    problem_run(k, p->args, whole);
     run_chunks(k, p, n_threads, chunks);
     if (atsi_matmul_input_of(k, p->args.dtype, p->args.n_tokens) != atsi_matmul_input(p->args.dtype))
         check_against_double(&from_floats, chunks, units_of_many(p));
@@ -364,11 +300,11 @@ static void check_many_tokens(const struct atsi_matmul_kernels *k) {
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++)
         for (size_t j = 0; j < sizeof N_TOKENS / sizeof *N_TOKENS; j++) {
             enum atsi_dtype dtype = QUANT_DATA_TYPES[i];
-            struct problem p = make(dtype, (enum quant_fill)(j % QUANT_N_FILLS), 16 * 6 + 9,
-                                    some_cols(dtype, quant_next(&rng)), N_TOKENS[j], &rng, k);
+            struct problem p = problem_make(dtype, (enum quant_fill)(j % QUANT_N_FILLS), 16 * 6 + 9,
+                                            some_cols(dtype, quant_next(&rng)), N_TOKENS[j], &rng, k);
             if (j % 2) p.args.bias = p.bias;
             check_chunks(k, &p, 1 + (int)j);
-            destroy(&p);
+            problem_free(&p);
         }
 }
 
@@ -379,13 +315,13 @@ static void check_single_weights(const struct atsi_matmul_kernels *k) {
     };
     struct quant_rng rng = {43};
     for (int i = 0; i < QUANT_DATA_N_TYPES; i++) {
-        struct problem p = make(QUANT_DATA_TYPES[i], QUANT_RANDOM, 16 + 5, COLS, COLS, &rng, k);
+        struct problem p = problem_make(QUANT_DATA_TYPES[i], QUANT_RANDOM, 16 + 5, COLS, COLS, &rng, k);
         for (int t = 0; t < COLS; t++)
             for (int c = 0; c < COLS; c++) p.in[t * COLS + c] = c == t ? (float)(1 + t % 3) : 0;
         if (atsi_matmul_input(p.args.dtype) == ATSI_INPUT_INT8)
             atsi_quantise_rows(k, p.in, COLS, COLS, COLS, p.quantised, 0, 1);
         check_chunks(k, &p, 2);
-        destroy(&p);
+        problem_free(&p);
     }
 }
 
@@ -398,15 +334,15 @@ static void check_many_floats(const struct atsi_matmul_kernels *k, enum atsi_dty
         NAN_TOKEN = 33
     };
     struct quant_rng rng = {41};
-    struct problem p = make(dtype, QUANT_TINY, ROWS_OUT, COLS, TOKENS, &rng, k);
+    struct problem p = problem_make(dtype, QUANT_TINY, ROWS_OUT, COLS, TOKENS, &rng, k);
     for (int i = 0; i < TOKENS * COLS; i++) p.in[i] = ldexpf(quant_uniform(&rng), (int)(quant_next(&rng) % 140) - 70);
     check_chunks(k, &p, 1);
-    float *out = aligned((size_t)TOKENS * ROWS_OUT * sizeof(float));
+    float *out = problem_memory((size_t)TOKENS * ROWS_OUT * sizeof(float));
     p.in[NAN_TOKEN * COLS + 290] = NAN;
     run_chunks(k, &p, 1, out);
     for (int i = 0; i < TOKENS * ROWS_OUT; i++) assert_int_equal(isnan(out[i]), i / ROWS_OUT == NAN_TOKEN);
     free(out);
-    destroy(&p);
+    problem_free(&p);
 }
 
 static void check_many(const struct atsi_matmul_kernels *k) {
@@ -496,7 +432,7 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
     int32_t ids[N_TOKENS * N_SLOTS];
     make_ids(ids, &rng);
     // N_EXPERTS matrices of 48 packed rows each, filled as one matrix.
-    struct problem p = make(dtype, QUANT_RANDOM, N_EXPERTS * 48, COLS, n_in, &rng, &k);
+    struct problem p = problem_make(dtype, QUANT_RANDOM, N_EXPERTS * 48, COLS, n_in, &rng, &k);
     size_t expert_bytes = 48 * atsi_dtype_row_bytes(dtype, COLS);
     uint32_t *words = malloc(atsi_expert_groups_words(N_EXPERTS, N_TOKENS * N_SLOTS) * sizeof *words);
     struct atsi_expert_groups g;
@@ -526,13 +462,13 @@ static void check_experts(enum atsi_dtype dtype, bool in_per_slot) {
         one.bias = p.bias + ids[pair] * EXPERT_ROWS;
         one.in = (const uint8_t *)p.args.in + (in_per_slot ? pair : pair / N_SLOTS) * p.args.in_stride;
         one.n_tokens = 1;
-        run(&k, one, expected + pair / N_SLOTS * OUT_STRIDE + pair % N_SLOTS * EXPERT_ROWS);
+        problem_run(&k, one, expected + pair / N_SLOTS * OUT_STRIDE + pair % N_SLOTS * EXPERT_ROWS);
     }
     assert_memory_equal(got, expected, N_TOKENS * OUT_STRIDE * sizeof(float));
     free(got);
     free(expected);
     free(words);
-    destroy(&p);
+    problem_free(&p);
 }
 
 static void test_experts(void **state) {
@@ -553,10 +489,10 @@ static void test_lone_expert(void **state) {
     struct atsi_matmul_kernels k;
     atsi_matmul_kernels_init(&k, atsi_isa_best());
     struct quant_rng rng = {37};
-    struct problem p = make(ATSI_Q4_K, QUANT_RANDOM, ROWS, 256, TOKENS, &rng, &k);
+    struct problem p = problem_make(ATSI_Q4_K, QUANT_RANDOM, ROWS, 256, TOKENS, &rng, &k);
     size_t n = (size_t)TOKENS * ROWS;
-    float *whole = aligned(n * sizeof(float)), *got = aligned(n * sizeof(float));
-    run(&k, p.args, whole);
+    float *whole = problem_memory(n * sizeof(float)), *got = problem_memory(n * sizeof(float));
+    problem_run(&k, p.args, whole);
     for (int every = 1; every <= 4; every++) {
         int32_t ids[TOKENS];
         for (int t = 0; t < TOKENS; t++) ids[t] = t % every == 0 ? 0 : -1;
@@ -575,7 +511,7 @@ static void test_lone_expert(void **state) {
     }
     free(whole);
     free(got);
-    destroy(&p);
+    problem_free(&p);
 }
 
 static void test_isa_names(void **state) {
