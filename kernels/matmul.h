@@ -62,7 +62,7 @@ struct atsi_matmul_args {
     uint32_t n_rows, n_cols; // outputs, inputs; n_cols is a multiple of the type's block
     const void *weight;      // packed in atsi_layout_of(dtype) (kernels/layout.h); 4-byte aligned (64 is fastest)
     const float *bias;       // [n_rows] or NULL
-    const void *in;          // rows as atsi_matmul_input says, 4-byte aligned
+    const void *in;          // rows as atsi_matmul_input_of says, 4-byte aligned, BF16 64
     size_t in_stride;        // bytes from input row to input row
     float *out;              // rows of n_rows floats
     size_t out_stride;       // floats from output row to output row

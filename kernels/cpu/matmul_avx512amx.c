@@ -6,7 +6,7 @@
 //     input  x = x0 + x1 + ..     |x1| <= 2^-8 |x|, the rest <= 2^-17 |x|
 //     weight w = w0 + w1          F16 has 11 bits: |w1| <= 2^-8 |w|, no rest; BF16: w1 = 0
 // and a product is x1 w0 + x0 w0 + x0 w1. What is left out is below 2^-16 |x w| + 2^-17 |x w| (BF16: 2^-17), as often above the true one
-// as below, so of a long row's sum less than what adding floats in any order leaves. An infinity gives a NaN: its second part is infinity - infinity.
+// as below, so of a long row's sum less than what adding floats in any order leaves. An infinity, or what rounds to one, gives a NaN: its second part is infinity - infinity.
 //
 // An instruction adds 16 products to each of two sums that began at zero, adds the two, and adds that to its result, rounding every time to
 // nearest: with n columns and P products that is within 2^-24 (P n / 32 + 17) of the sum of the sizes.
