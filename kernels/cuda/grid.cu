@@ -9,9 +9,12 @@
 
 namespace {
 
-// How a kernel is cut. A warp takes ROWS weight rows times BLOCKS blocks of columns at a time, for N_IN input rows.
+// How a kernel is cut. A warp takes ROWS weight rows times BLOCKS blocks of columns at a time, for N_IN input rows. It reads them in pieces: a
+// row's blocks, or (TALL) one block of all rows. Rows of few blocks are tall, or most lanes would have no scale to work out.
 template <int N_IN_, int BLOCKS_, int ROWS_, int WARPS_> struct grid_shape {
     static constexpr int N_IN = N_IN_, BLOCKS = BLOCKS_, ROWS = ROWS_, WARPS = WARPS_;
+    static constexpr bool TALL = N_IN == 1 && BLOCKS == 1;
+    static constexpr int OCTETS = TALL ? ROWS : BLOCKS; // of a lane in a piece
 };
 typedef grid_shape<1, 4, 4, 24> one_row;    // one input row, at least BLOCKS blocks a weight row
 typedef grid_shape<1, 1, 4, 24> narrow_row; // fewer
@@ -50,30 +53,41 @@ __device__ inline const void *fill(uint64_t *shared, const void *global, uint32_
     return shared;
 }
 
-// What a warp reads of a weight row at a time.
-template <class G, int BLOCKS> struct row_piece {
-    static constexpr int PASSES = BLOCKS * G::SCALES > WARP ? BLOCKS *G::SCALES / WARP : 1;
-    typename G::octet octet[BLOCKS];
+// What a warp reads at a time: N blocks.
+template <class G, int N> struct piece {
+    static constexpr int PASSES = N * G::SCALES > WARP ? N *G::SCALES / WARP : 1;
+    typename G::octet octet[N];
     typename G::scale scale[PASSES];
     // Scale i of a piece: the lane's of a pass.
-    __device__ static int scale_of(int pass, int lane) { return (WARP * pass + lane) % (BLOCKS * G::SCALES); }
+    __device__ static int scale_of(int pass, int lane) { return (WARP * pass + lane) % (N * G::SCALES); }
+    // Of a row from block `row` on.
     __device__ void load(const uint8_t *row, int lane) {
 #pragma unroll
-        for (int k = 0; k < BLOCKS; k++) octet[k].load(row + k * G::BYTES, lane);
+        for (int k = 0; k < N; k++) octet[k].load(row + k * G::BYTES, lane);
 #pragma unroll
         for (int p = 0; p < PASSES; p++) {
             int i = scale_of(p, lane);
             scale[p].load(row + i / G::SCALES * G::BYTES, i % G::SCALES);
         }
     }
+    // A block of each row, `stride` bytes apart; rows behind number `last` repeat it. One function for both was up to 16 % slower with wide pieces.
+    __device__ void load_tall(const uint8_t *first, uint32_t stride, int last, int lane) {
+#pragma unroll
+        for (int k = 0; k < N; k++) octet[k].load(first + min(k, last) * stride, lane);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            int i = scale_of(p, lane);
+            scale[p].load(first + min(i / G::SCALES, last) * stride, i % G::SCALES);
+        }
+    }
 };
 
 // The input rows of a piece: a lane's codes, their sums, and their units; with one row the units of the scales that the lane works out.
 template <class G, class S> struct piece_inputs {
-    typedef row_piece<G, S::BLOCKS> piece;
+    typedef piece<G, S::OCTETS> weights;
     uint2 x[S::BLOCKS][S::N_IN];
     int sum[S::BLOCKS][S::N_IN];
-    float d[S::N_IN == 1 ? piece::PASSES : S::N_IN];
+    float d[S::N_IN == 1 ? weights::PASSES : S::N_IN];
     // Rows n_cols codes and n_cols / 32 records apart; those behind n_in repeat the last. Blocks before n_done were multiplied already: they
     // count as zeros.
     __device__ void load(const int8_t *codes, const act_meta *records, uint32_t n_cols, uint32_t n_in, uint32_t block,
@@ -95,41 +109,70 @@ template <class G, class S> struct piece_inputs {
                 d[c] = meta[lane / 4].d;
             } else {
 #pragma unroll
-                for (int p = 0; p < piece::PASSES; p++) d[p] = meta[piece::scale_of(p, lane) * 8 / G::SCALES].d;
+                for (int p = 0; p < weights::PASSES; p++)
+                    d[p] = meta[weights::scale_of(p, lane) % (S::BLOCKS * G::SCALES) * 8 / G::SCALES].d;
             }
         }
     }
 };
 
-// acc[c] += the piece's products.
+// acc[c] += the piece's products; tall: acc[row].
 template <class G, class S>
-__device__ inline void multiply(float *acc, const row_piece<G, S::BLOCKS> &piece, const piece_inputs<G, S> &in,
+__device__ inline void multiply(float *acc, const piece<G, S::OCTETS> &w, const piece_inputs<G, S> &in,
                                 const typename G::lookup &lookup, int lane) {
-    typedef row_piece<G, S::BLOCKS> row;
-    float scale[row::PASSES];
+    typedef piece<G, S::OCTETS> weights;
+    float scale[weights::PASSES];
 #pragma unroll
-    for (int p = 0; p < row::PASSES; p++) {
-        scale[p] = piece.scale[p].value(row::scale_of(p, lane) % G::SCALES);
+    for (int p = 0; p < weights::PASSES; p++) {
+        scale[p] = w.scale[p].value(weights::scale_of(p, lane) % G::SCALES);
         if (S::N_IN == 1) scale[p] *= in.d[p];
     }
 #pragma unroll
-    for (int k = 0; k < S::BLOCKS; k++) {
+    for (int k = 0; k < S::OCTETS; k++) {
+        constexpr int IN_STEP = S::TALL ? 0 : 1, OUT_STEP = S::TALL ? 1 : 0;
         constexpr int OF_SCALE = WARP / G::SCALES; // octets
         int pass = k * G::SCALES / WARP, source = k * G::SCALES % WARP + lane / OF_SCALE;
         uint32_t word = 0;
-        if constexpr (G::HAS_WORD) word = __shfl_sync(ALL_LANES, piece.scale[pass].word(), source);
+        if constexpr (G::HAS_WORD) word = __shfl_sync(ALL_LANES, w.scale[pass].word(), source);
         float unit = __shfl_sync(ALL_LANES, scale[pass], source);
-        uint2 q = G::open(piece.octet[k], word, lookup, lane);
+        uint2 q = G::open(w.octet[k], word, lookup, lane);
         int bias = 0;
-        if constexpr (G::BIASED) bias = G::bias(piece.octet[k], word, lane);
+        if constexpr (G::BIASED) bias = G::bias(w.octet[k], word, lane);
 #pragma unroll
         for (int c = 0; c < S::N_IN; c++) {
-            int start = G::BIASED ? bias * in.sum[k][c] + SUM_ZERO : SUM_ZERO;
-            int sum = __dp4a((int)q.y, (int)in.x[k][c].y, __dp4a((int)q.x, (int)in.x[k][c].x, start));
-            acc[c] = fmaf(sum_value(sum), S::N_IN == 1 ? unit : unit * in.d[c], acc[c]);
+            uint2 x = in.x[k * IN_STEP][c];
+            int start = G::BIASED ? bias * in.sum[k * IN_STEP][c] + SUM_ZERO : SUM_ZERO;
+            int sum = __dp4a((int)q.y, (int)x.y, __dp4a((int)q.x, (int)x.x, start));
+            float *y = acc + k * OUT_STEP + c;
+            *y = fmaf(sum_value(sum), S::N_IN == 1 ? unit : unit * in.d[c], *y);
         }
     }
 }
+
+// The tall pieces of a warp, one ahead. Items are as in the kernel: a group of ROWS rows, and a part of its columns.
+template <class G, class S> struct tall_reader {
+    typedef piece<G, S::OCTETS> weights;
+    const uint8_t *rows; // of the block
+    uint32_t row_bytes, n_rows, n_pieces, n_parts;
+    const uint8_t *at; // what `next` holds
+    int last;          // row of the group
+    weights next;
+    __device__ void start(uint32_t item, int lane) {
+        uint32_t row = item / n_parts * S::ROWS, piece = n_pieces * (item % n_parts) / n_parts;
+        at = rows + row * row_bytes + piece * G::BYTES;
+        last = (int)min((uint32_t)S::ROWS, n_rows - row) - 1;
+        next.load_tall(at, row_bytes, last, lane);
+    }
+    // To the next piece of the item, or the first one of another.
+    __device__ void advance(bool same_item, uint32_t item, int lane) {
+        if (!same_item) {
+            start(item, lane);
+            return;
+        }
+        at += G::BYTES;
+        next.load_tall(at, row_bytes, last, lane);
+    }
+};
 
 // x: a share of the weight rows. y: S::N_IN input rows, or a pair (experts). words: G::build's. SHIFT: of grid_table.
 template <class G, class S, int SHIFT>
@@ -169,31 +212,45 @@ __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     uint32_t row_bytes = n_blocks * G::BYTES, first_row = blockIdx.x * cut.n_groups * S::ROWS;
     uint32_t n_rows = first_row < a.n_out ? min(cut.n_groups * S::ROWS, a.n_out - first_row) : 0;
     uint32_t n_groups = (n_rows + S::ROWS - 1) / S::ROWS;
-    for (uint32_t i = warp; i < n_groups * cut.n_parts; i += S::WARPS) {
+    uint32_t n_items = n_groups * cut.n_parts;
+    tall_reader<G, S> reader = {weight + (uint64_t)first_row * row_bytes, row_bytes, n_rows, n_pieces, cut.n_parts};
+    if (S::TALL && warp < n_items) reader.start(warp, lane);
+    for (uint32_t i = warp; i < n_items; i += S::WARPS) {
         uint32_t row = i / cut.n_parts * S::ROWS, part = i % cut.n_parts;
         uint32_t from = n_pieces * part / cut.n_parts, to = n_pieces * (part + 1) / cut.n_parts;
-        const uint8_t *rows[S::ROWS];
-#pragma unroll
-        for (int r = 0; r < S::ROWS; r++)
-            rows[r] = weight + (uint64_t)(first_row + min(row + r, n_rows - 1)) * row_bytes;
-        // The last piece ends with the row and may repeat blocks.
-        auto first_block = [&](uint32_t p) { return min(p * S::BLOCKS, n_blocks - S::BLOCKS); };
         float acc[N_SUMS] = {};
-        row_piece<G, S::BLOCKS> next;
-        next.load(rows[0] + first_block(from) * G::BYTES, lane);
+        if constexpr (S::TALL) {
 #pragma unroll 1
-        for (uint32_t p = from; p < to; p++) {
-            piece_inputs<G, S> in;
-            uint32_t block = first_block(p), block_after = first_block(min(p + 1, to - 1));
-            in.load(codes, records, a.n_cols, n_in, block, p * S::BLOCKS, lane);
+            for (uint32_t p = from; p < to; p++) {
+                piece_inputs<G, S> in;
+                in.load(codes, records, a.n_cols, n_in, p, p, lane);
+                typename tall_reader<G, S>::weights w = reader.next;
+                reader.advance(p + 1 < to, min(i + S::WARPS, n_items - 1), lane);
+                multiply<G, S>(acc, w, in, lookup, lane);
+            }
+        } else {
+            const uint8_t *rows[S::ROWS];
 #pragma unroll
-            for (int r = 0; r < S::ROWS; r++) {
-                row_piece<G, S::BLOCKS> piece = next;
-                if (r + 1 < S::ROWS)
-                    next.load(rows[r + 1] + block * G::BYTES, lane);
-                else
-                    next.load(rows[0] + block_after * G::BYTES, lane);
-                multiply<G, S>(acc + r * S::N_IN, piece, in, lookup, lane);
+            for (int r = 0; r < S::ROWS; r++)
+                rows[r] = weight + (uint64_t)(first_row + min(row + r, n_rows - 1)) * row_bytes;
+            // The last piece ends with the row and may repeat blocks.
+            auto first_block = [&](uint32_t p) { return min(p * S::BLOCKS, n_blocks - S::BLOCKS); };
+            piece<G, S::BLOCKS> next;
+            next.load(rows[0] + first_block(from) * G::BYTES, lane);
+#pragma unroll 1
+            for (uint32_t p = from; p < to; p++) {
+                piece_inputs<G, S> in;
+                uint32_t block = first_block(p), block_after = first_block(min(p + 1, to - 1));
+                in.load(codes, records, a.n_cols, n_in, block, p * S::BLOCKS, lane);
+#pragma unroll
+                for (int r = 0; r < S::ROWS; r++) {
+                    piece<G, S::BLOCKS> w = next;
+                    if (r + 1 < S::ROWS)
+                        next.load(rows[r + 1] + block * G::BYTES, lane);
+                    else
+                        next.load(rows[0] + block_after * G::BYTES, lane);
+                    multiply<G, S>(acc + r * S::N_IN, w, in, lookup, lane);
+                }
             }
         }
         float sum = sums_of_lanes(acc);
