@@ -43,11 +43,18 @@ __device__ inline void store_result(const plain_args &a, uint32_t row, uint32_t 
     *y = a.add ? *y + sum : sum;
 }
 
+// Blocks of one input row that a multiprocessor holds at once; Turing's has room for 1024 threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int ROW_BLOCKS = 8;
+#else
+constexpr int ROW_BLOCKS = 12;
+#endif
+
 // x: 16 weight rows, 4 a warp, or with SHARED 4 rows whose columns the warps share, for matrices of few rows; y: pair (experts).
 // N_IN: input rows computed, those behind a.n_in repeat the last; many need registers to have all their loads under way.
 template <class T, int N_IN, bool ALIGNED, bool SHARED>
 __global__ void __launch_bounds__(WARPS *WARP, N_IN > 1             ? 3
-                                               : ALIGNED && !SHARED ? 12
+                                               : ALIGNED && !SHARED ? ROW_BLOCKS
                                                                     : 0) vector_kernel(plain_args a) {
     begin_kernel();
     __shared__ float partial[SHARED ? WARPS : 1][WARP_ROWS * N_IN];
