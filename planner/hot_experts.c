@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/budget.h"
 #include "planner/cost.h"
 #include "runtime/schedule/hits.h"
 
@@ -28,8 +29,9 @@ static const struct atsi_tensor *expert_weights(const struct atsi_program *p, ui
 }
 
 // Sizes behind the router of unit i_unit; false when there is nothing to place one by one, or not all of it can be.
-static bool measure_router(const struct atsi_program *p, uint32_t i_unit, const bool *held,
+static bool measure_router(const struct atsi_plan *plan, uint32_t i_unit, const bool *held,
                            struct atsi_expert_router *r) {
+    const struct atsi_program *p = &plan->program;
     const struct atsi_op *op = router_op(p, &p->units[i_unit]);
     if (!op) return false;
     uint32_t n_experts = op->u.router.n_experts;
@@ -43,6 +45,7 @@ static bool measure_router(const struct atsi_program *p, uint32_t i_unit, const 
         if (!t) return false;
         r->expert_bytes += t->size_bytes / n_experts;
         r->table_bytes += ATSI_ALIGNMENT;
+        r->beside_bytes += atsi_budget_unit(plan, &p->units[u]) - t->size_bytes;
     }
     return r->expert_bytes > 0 && n_experts <= UINT16_MAX;
 }
@@ -110,7 +113,7 @@ enum atsi_status atsi_hot_experts_rank(const struct atsi_plan *plan, const struc
     if (!out->routers || !out->n_resident) return no_memory(err);
     for (uint32_t u = 0; u < p->n_units; u++) {
         struct atsi_expert_router *r = &out->routers[out->n_routers];
-        if (!measure_router(p, u, held, r)) continue;
+        if (!measure_router(plan, u, held, r)) continue;
         out->n_routers++; // counted first, so that what it holds is freed
         ATSI_TRY(rank_router(r, p, stats, err));
     }
@@ -194,7 +197,8 @@ void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *
 // ---- how many of each ---------------------------------------------------------------------------------------------
 
 static uint64_t bytes_of(const struct atsi_expert_router *r, uint32_t n) {
-    return n ? r->table_bytes + n * r->expert_bytes : 0;
+    uint64_t whole_bytes = n == r->n_experts ? r->beside_bytes : 0;
+    return n ? r->table_bytes + n * r->expert_bytes + whole_bytes : 0;
 }
 
 static uint32_t granules_of(const struct atsi_hot_experts *h, uint64_t bytes) {

@@ -13,6 +13,7 @@ struct atsi_expert_router {
     uint32_t n_experts, n_used;
     uint64_t expert_bytes; // of one expert in all operations behind the router
     uint64_t table_bytes;  // what the first resident one costs beside that: the table of slots, alignment
+    uint64_t beside_bytes; // what the last one costs beside that: the operations move to the GPU, with their biases
     uint16_t *ids;         // [n_experts]
     float *shares;         // [n_experts] of the router's choices, in the order of ids; they add up to 1
     double *saved_us;      // [n_experts + 1] microseconds of the objective saved when so many are resident

@@ -404,6 +404,25 @@ static void a_guess_costs_nothing_to_speak_of(void **state) {
     tear_down(&f);
 }
 
+// Routers all of whose experts are resident are on the GPU with their operations, and these with what else they read.
+static void biases_are_within_the_budget(void **state) {
+    (void)state;
+    struct fixture f;
+    bool some_moved = false;
+    set_up(&f, "gpt-oss");
+    struct atsi_program *p = &f.plan.program;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EXPERTS) p->tensors[p->ops[i].tensor[1]].size_bytes = 3 << 20;
+    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    for (uint64_t extra = 1; extra <= 48; extra++) {
+        place(&f, ATSI_EXPERTS_SINGLE, NULL, least + (extra << 20));
+        for (uint32_t u = 0; u < p->n_units; u++)
+            some_moved = some_moved || (p->units[u].kind == ATSI_UNIT_EXPERTS && p->units[u].backend == ATSI_GPU);
+    }
+    assert_true(some_moved);
+    tear_down(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_hottest_come_first),
@@ -413,6 +432,7 @@ int main(void) {
         cmocka_unit_test(what_is_chosen_becomes_the_plan),
         cmocka_unit_test(the_better_way_is_taken),
         cmocka_unit_test(a_guess_costs_nothing_to_speak_of),
+        cmocka_unit_test(biases_are_within_the_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
