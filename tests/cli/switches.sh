@@ -40,7 +40,7 @@ same_experts() { # SWITCHES: the same logits while experts are resident one by o
     "$B/atsi-run" "$work/e.atsp" --device sim:$profile --tokens-in "$work/ids" -n 40 --temp 0 --print-ids --ignore-eos --isa reference --stats \
         --logits "$work/sim.logits" $1 >"$work/sim.ids" 2>"$work/stats"
     cmp "$work/cpu.logits" "$work/sim.logits" && cmp "$work/cpu.ids" "$work/sim.ids" &&
-        grep -q '^resident [1-9][0-9]* of 128 experts one by one, .* lately, ' "$work/stats"
+        grep -q '^resident [1-9][0-9]* of [1-9][0-9]* experts one by one, .* lately, ' "$work/stats"
 }
 for switches in "" "--no-exchange" "--no-async" "--no-split-rows" "--policy none" "--chunk 7"; do
     check "experts one by one: $switches" same_experts "$switches"
