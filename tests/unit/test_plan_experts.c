@@ -118,6 +118,54 @@ static void entries_that_no_plan_may_have(void **state) {
     atsi_plan_free(&plan);
 }
 
+// The router's unit takes the product as well.
+static void merge_router_and_experts(struct atsi_program *p) {
+    struct atsi_unit *router = &p->units[ROUTER_UNIT], *experts = &p->units[EXPERTS_UNIT];
+    router->n_ops++;
+    router->weight_bytes += experts->weight_bytes;
+    experts->first_op++;
+    experts->n_ops--;
+    experts->weight_bytes = 0;
+}
+
+// The router once more, in `unit` behind the one that there is.
+static void repeat_router(struct atsi_program *p, uint32_t unit) {
+    uint32_t at = p->units[EXPERTS_UNIT].first_op;
+    struct atsi_op router = p->ops[at - 1];
+    atsi_program_add_op(p, &router);
+    memmove(&p->ops[at + 1], &p->ops[at], (p->n_ops - 1 - at) * sizeof *p->ops);
+    p->ops[at] = router;
+    p->units[unit].n_ops++;
+    for (uint32_t u = unit + 1; u < p->n_units; u++) p->units[u].first_op++;
+}
+static void route_twice(struct atsi_program *p) { repeat_router(p, ROUTER_UNIT); }
+static void route_elsewhere(struct atsi_program *p) { repeat_router(p, EXPERTS_UNIT); }
+
+// One table and one block are found by their units: there they must be of that router's operation alone.
+static void units_that_ask_for_others(void **state) {
+    (void)state;
+    static const struct {
+        void (*change)(struct atsi_program *);
+        const char *words;
+    } cases[] = {{merge_router_and_experts, "holds more than its router"},
+                 {route_twice, "holds more than its router"},
+                 {route_elsewhere, "other experts than its router's"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct atsi_plan plan, back;
+        struct atsi_error err = {0};
+        char *json;
+        size_t size;
+        make_plan(&plan);
+        cases[i].change(&plan.program);
+        check_ok(atsi_plan_to_json(&plan, &json, &size, &err), err);
+        assert_int_equal(atsi_plan_from_json(json, size, &back, &err), ATSI_BAD_INPUT);
+        check_message(err, "resident_experts", cases[i].words);
+        atsi_plan_free(&back);
+        free(json);
+        atsi_plan_free(&plan);
+    }
+}
+
 // They are those of a unit of experts on the CPU, and of no other.
 static void who_finds_them(void **state) {
     (void)state;
@@ -147,6 +195,7 @@ int main(void) {
         cmocka_unit_test(the_round_trip_is_exact),
         cmocka_unit_test(a_plan_without_has_no_member),
         cmocka_unit_test(entries_that_no_plan_may_have),
+        cmocka_unit_test(units_that_ask_for_others),
         cmocka_unit_test(who_finds_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
