@@ -197,8 +197,9 @@ static enum atsi_status measure_gpu(struct measuring *m, const struct items *ite
 
 // The link's figures come with the default, which stays where there was no time for more.
 static bool lacks_contention(const struct measuring *m) {
-    const struct atsi_contention none = ATSI_CONTENTION_DEFAULT;
-    return m->options->device && memcmp(&m->profile->contention, &none, sizeof none) == 0;
+    const struct atsi_contention none = ATSI_CONTENTION_DEFAULT, *c = &m->profile->contention;
+    return m->options->device && c->cpu_beside_link == none.cpu_beside_link && c->link_in_place == none.link_in_place &&
+           c->link_beside_cpu == none.link_beside_cpu;
 }
 
 static enum atsi_status measure_cpu(struct measuring *m, const struct items *items, struct atsi_error *err) {
