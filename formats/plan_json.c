@@ -299,7 +299,7 @@ static enum atsi_status check_limits(const struct atsi_plan *plan, struct atsi_e
         if (!atsi_state_bytes(&plan->program.states[i], l->n_ctx, l->chunk, l->kv_type))
             return atsi_fail(err, ATSI_BAD_INPUT, "manifest: state %s: its size overflows or does not fit KV type %s",
                              plan->program.states[i].name, atsi_dtype_name(l->kv_type));
-    return ATSI_OK;
+    return atsi_program_check_buffers(&plan->program, l->chunk, l->n_outputs, l->compute_bytes, err);
 }
 
 static bool is_factor(double x) { return x >= 1 && x <= 100; }

@@ -288,6 +288,9 @@ uint32_t atsi_state_capacity(const struct atsi_state *s, uint32_t n_ctx, uint32_
 // Offsets are aligned. *region_bytes: the total.
 enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
                                             uint64_t *region_bytes, struct atsi_error *err);
+// ATSI_BAD_INPUT: a buffer whose offset (of a plan file) is not aligned or that ends behind region_bytes.
+enum atsi_status atsi_program_check_buffers(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                                            uint64_t region_bytes, struct atsi_error *err);
 
 const char *atsi_op_name(enum atsi_op_kind kind); // "matmul"
 const char *atsi_layout_name(enum atsi_layout layout);

@@ -107,13 +107,18 @@ static uint64_t place(struct memory *m, struct atsi_program *p) {
     return region_bytes;
 }
 
+// What a buffer holds at these limits, in whole alignment units.
+static bool buffer_bytes(const struct atsi_buffer *b, uint32_t n_tokens_max, uint32_t n_outputs_max, uint64_t *bytes) {
+    uint64_t rows = b->rows == ATSI_ROWS_TOKENS ? n_tokens_max : n_outputs_max;
+    return atsi_mul_u64(rows * 4, b->width, bytes) && atsi_align_u64(*bytes, ATSI_ALIGNMENT, bytes);
+}
+
 static enum atsi_status set_sizes(struct memory *m, uint32_t n_tokens_max, uint32_t n_outputs_max,
                                   struct atsi_error *err) {
     for (uint32_t i = 0; i < m->p->n_buffers; i++) {
         const struct atsi_buffer *b = &m->p->buffers[i];
         struct range *r = &m->ranges[i];
-        uint64_t rows = b->rows == ATSI_ROWS_TOKENS ? n_tokens_max : n_outputs_max;
-        if (!atsi_mul_u64(rows * 4, b->width, &r->bytes) || !atsi_align_u64(r->bytes, ATSI_ALIGNMENT, &r->bytes))
+        if (!buffer_bytes(b, n_tokens_max, n_outputs_max, &r->bytes))
             return atsi_fail(err, ATSI_BAD_INPUT, "buffer %s: size overflows", b->name);
         r->busy = m->bits + i * m->n_words;
     }
@@ -134,4 +139,18 @@ enum atsi_status atsi_program_place_buffers(struct atsi_program *p, uint32_t n_t
     free(m.ranges);
     free(m.bits);
     return status;
+}
+
+enum atsi_status atsi_program_check_buffers(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max,
+                                            uint64_t region_bytes, struct atsi_error *err) {
+    for (uint32_t i = 0; i < p->n_buffers; i++) {
+        const struct atsi_buffer *b = &p->buffers[i];
+        uint64_t bytes, end;
+        if (b->offset_bytes % ATSI_ALIGNMENT || !buffer_bytes(b, n_tokens_max, n_outputs_max, &bytes) ||
+            !atsi_add_u64(b->offset_bytes, bytes, &end) || end > region_bytes)
+            return atsi_fail(err, ATSI_BAD_INPUT,
+                             "buffer %s: offset %llu does not fit or is not aligned in a compute region of %llu bytes",
+                             b->name, (unsigned long long)b->offset_bytes, (unsigned long long)region_bytes);
+    }
+    return ATSI_OK;
 }

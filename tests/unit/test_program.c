@@ -160,6 +160,37 @@ static void layers_reuse_their_buffers(void **state) {
     }
 }
 
+static void refuses(const struct atsi_plan *plan, const char *what) {
+    struct atsi_plan back;
+    struct atsi_error err = {0};
+    char *json;
+    size_t size;
+    assert_int_equal(atsi_plan_to_json(plan, &json, &size, &err), ATSI_OK);
+    assert_int_equal(atsi_plan_from_json(json, size, &back, &err), ATSI_BAD_INPUT);
+    if (!strstr(err.text, what)) fail_msg("%s", err.text);
+    free(json);
+    atsi_plan_free(&back);
+}
+
+// Kernels write where a manifest's offsets point to: none may lie behind the memory that is allocated for them.
+static void buffers_outside_the_compute_region_are_refused(void **state) {
+    (void)state;
+    struct atsi_plan plan;
+    test_build_plan(&plan);
+    uint64_t *offset = &plan.program.buffers[0].offset_bytes, whole = plan.limits.compute_bytes;
+    const uint64_t was = *offset, bad[] = {whole, was + 1, UINT64_C(1) << 52};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        *offset = bad[i];
+        refuses(&plan, plan.program.buffers[0].name);
+    }
+    *offset = was;
+    plan.limits.compute_bytes = whole - 1;
+    refuses(&plan, "compute region");
+    plan.limits.compute_bytes = 0;
+    refuses(&plan, "compute region");
+    atsi_plan_free(&plan);
+}
+
 static void manifest_round_trip_is_exact(void **state) {
     (void)state;
     struct atsi_plan plan, back;
@@ -233,6 +264,7 @@ int main(void) {
         cmocka_unit_test(rejects_each_broken_program),
         cmocka_unit_test(buffers_alive_together_do_not_overlap),
         cmocka_unit_test(layers_reuse_their_buffers),
+        cmocka_unit_test(buffers_outside_the_compute_region_are_refused),
         cmocka_unit_test(manifest_round_trip_is_exact),
         cmocka_unit_test(damaged_manifests_never_pass_unchecked),
         cmocka_unit_test(sizes_follow_their_formulas),
