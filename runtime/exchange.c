@@ -201,8 +201,10 @@ enum atsi_status atsi_exchange_before_round(struct atsi_exchange *x, uint32_t n_
 static void count_router(struct atsi_exchange *x, uint32_t i, uint32_t n_tokens) {
     struct exchanged_router *r = &x->routers[i];
     const int32_t *ids = atsi_routing_chosen(x->params.routing, r->i_router);
+    uint64_t n_hits = r->wants.n_hits;
     for (uint32_t t = 0; t < n_tokens; t++)
         atsi_wants_note(&r->wants, ids + (uint64_t)t * r->wants.n_used, x->experts->routers[i].slots);
+    if (!x->experts->routers[i].are_there) r->wants.n_hits = n_hits; // recent ones say what their return is worth
     x->experts->routers[i].hit_rate = (float)atsi_wants_hit_rate(&r->wants);
 }
 
@@ -247,7 +249,7 @@ struct atsi_exchange_figures atsi_exchange_figures(const struct atsi_exchange *x
         f.n_resident += e->are_there ? e->n : 0;
         f.n_experts += e->n_experts;
         f.expected += x->routers[i].planned / n;
-        f.hit_rate_lately += atsi_wants_hit_rate(&x->routers[i].wants) / n;
+        f.hit_rate_lately += e->are_there ? atsi_wants_hit_rate(&x->routers[i].wants) / n : 0;
         n_hits += (double)x->routers[i].wants.n_hits;
         n_chosen += (double)x->routers[i].wants.n_chosen;
         for (uint32_t cursor = 0; e->are_there && next_unit(x, i, &cursor, &u);)

@@ -130,6 +130,22 @@ static void run_single_minded(struct mixed_session *b, bool never, struct atsi_e
     *figures = atsi_exchange_figures(b->session->exchange);
 }
 
+static void experts_that_left_are_not_found(void **state) {
+    (void)state;
+    struct mixed_session b;
+    struct atsi_exchange_params params = {.part = 1, .never = true};
+    static const int32_t id = 3;
+    mixed_session_open(&b, open_device(0), false, &params);
+    check_ok(atsi_rescheduler_pause(&b.session->rescheduler, &b.err), b.err);
+    check_ok(atsi_weights_release(&b.weights, 0, &b.err), b.err);
+    atsi_session_follow(b.session, &b.reserve);
+    for (int i = 0; i < 20; i++) check_ok(atsi_session_append(b.session, &id, 1, NULL, NULL, &b.err), b.err);
+    struct atsi_exchange_figures f = atsi_exchange_figures(b.session->exchange);
+    assert_int_equal(f.n_resident, 0);
+    assert_true(f.hit_rate == 0 && f.hit_rate_lately == 0);
+    mixed_session_close(&b);
+}
+
 static void what_a_text_wants_becomes_resident(void **state) {
     (void)state;
     struct mixed_session b;
@@ -159,6 +175,7 @@ static void what_a_text_wants_becomes_resident(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_exchange_gives_the_same_bits),
+        cmocka_unit_test(experts_that_left_are_not_found),
         cmocka_unit_test(what_a_text_wants_becomes_resident),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
