@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "formats/base/new_file.h"
 #include "formats/plan_file.h"
 #include "formats/routing_cache.h"
 #include "planner/attach.h"
@@ -63,6 +64,9 @@ static bool is_same_file(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+// Whether the placement is looked at; then a plan is written only where -o says so.
+static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
+
 static enum atsi_status choose_output(struct making *m, struct atsi_error *err) {
     m->output_path =
         m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
@@ -70,7 +74,8 @@ static enum atsi_status choose_output(struct making *m, struct atsi_error *err) 
     for (uint32_t i = 0; i < atsi_gguf_n_parts(m->gguf); i++)
         if (is_same_file(m->output_path, atsi_gguf_part_path(m->gguf, i)))
             return atsi_fail(err, ATSI_BAD_INPUT, "%s: the plan would replace the model itself", m->output_path);
-    return ATSI_OK;
+    bool writes = m->options->output_path || !only_looks(m->options);
+    return writes ? atsi_new_file_try(m->output_path, err) : ATSI_OK;
 }
 
 // The tables, or none with a line when the file has no tokenizer.
@@ -146,9 +151,6 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
         ATSI_TRY(atsi_html_report(o->report_path, &m->plan, &m->machine.profile, options, &m->placement, err));
     return o->what_if ? atsi_what_if(m->console->out, &m->plan, &m->machine.profile, options, o->json, err) : ATSI_OK;
 }
-
-// Whether the placement is looked at; then a plan is written only where -o says so.
-static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
 
 // What runs of the model have left, unless --routing none. Leaves nothing where there is nothing sound.
 static void find_routing(struct making *m) {

@@ -193,8 +193,10 @@ static bool has_experts(const struct atsi_program *p) {
 static enum atsi_status open_routing(struct run *r, struct atsi_error *err) {
     const struct atsi_plan *plan = &r->model.plan;
     if (!r->o->stats && !r->o->routing_path && r->weights.experts.n_routers == 0) return ATSI_OK;
-    if (has_experts(&plan->program))
+    if (has_experts(&plan->program)) {
+        if (r->o->routing_path) ATSI_TRY(atsi_new_file_try(r->o->routing_path, err));
         return atsi_routing_create(&plan->program, plan->limits.chunk, r->device, &r->routing, err);
+    }
     if (r->o->routing_path)
         return atsi_fail(err, ATSI_BAD_INPUT, "--save-routing: %s is of a model without experts", r->o->plan_path);
     return ATSI_OK;

@@ -125,6 +125,13 @@ void atsi_new_file_discard(struct atsi_new_file *file) {
     *file = (struct atsi_new_file){.fd = -1};
 }
 
+enum atsi_status atsi_new_file_try(const char *path, struct atsi_error *err) {
+    struct atsi_new_file file;
+    ATSI_TRY(atsi_new_file_create(&file, path, err));
+    atsi_new_file_discard(&file);
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_write_file(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err) {
     struct atsi_new_file file;
     ATSI_TRY(atsi_new_file_create(&file, path, err));

@@ -27,6 +27,9 @@ enum atsi_status atsi_new_file_commit(struct atsi_new_file *file, uint64_t size_
 // Removes the temporary file; fine after a commit, a failure or on a zeroed struct.
 void atsi_new_file_discard(struct atsi_new_file *file);
 
+// Whether a file could be created there now, so that long work is not done in vain. Nothing stays behind.
+enum atsi_status atsi_new_file_try(const char *path, struct atsi_error *err);
+
 // All of it for a file that is in memory.
 enum atsi_status atsi_write_file(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err);
 

@@ -77,6 +77,14 @@ no_experts() {
     [ $? -eq 2 ] && grep -q 'without experts' "$work/err" && [ ! -e "$work/none.json" ]
 }
 check "a model without experts has none" no_experts
+in_vain() { # PROGRAM ARGUMENTS: fails at once with one line
+    "$B/$1" "${@:2}" >"$work/out" 2>"$work/err"
+    [ $? -eq 1 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q "$work/nowhere/x: No such file" "$work/err"
+}
+check "no text is made for --save-routing in no folder" in_vain \
+    atsi-run "$work/cpu.atsp" --tokens-in "$work/ids" -n 9 --ignore-eos --save-routing "$work/nowhere/x"
+check "no placement is made for a plan in no folder" in_vain \
+    atsi-plan "$gguf" --device $profile --vram 6G --ctx 64 -o "$work/nowhere/x"
 
 explain() { "$B/atsi-plan" "$1" --device $profile --vram 6G --ctx 64 --explain --quiet --routing "${@:2}"; }
 facts() {
