@@ -42,7 +42,7 @@ static const struct rule rules[] = {
     {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\\n<think>\\n'"}, {NULL}, false},
     {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\\n<think>\\n\""}, {NULL}, false},
     {"qwen3-thinking", {"<|im_start|>", "<|im_end|>", "assistant\n<think>\n"}, {NULL}, false},
-    {"qwen3", {"<|im_start|>", "<|im_end|>", "</think>"}, {NULL}, false},
+    {"qwen3", {"<|im_start|>", "<|im_end|>", "</think>"}, {"strftime_now"}, false},
     {"qwen2.5",
      {"<|im_start|>", "<|im_end|>", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>"},
      {NULL},
@@ -51,7 +51,8 @@ static const struct rule rules[] = {
     {"qwen2", {"<|im_start|>", "<|im_end|>", "system\nYou are a helpful assistant.<|im_end|>"}, {NULL}, true},
     {"qwen2", {"<|im_start|>", "<|im_end|>", "system\\nYou are a helpful assistant.<|im_end|>"}, {NULL}, true},
     {"chatml", {"<|im_start|>", "<|im_end|>", "You are Qwen, a helpful AI assistant that can interact"}, {NULL}, true},
-    {"chatml", {"<|im_start|>", "<|im_end|>"}, {"{{ system_message }}"}, false}, // the first models named Yi
+    // Not the first models named Yi, nor those that state today's date.
+    {"chatml", {"<|im_start|>", "<|im_end|>"}, {"{{ system_message }}", "strftime_now"}, false},
 
     {"mistral-v7", {"[SYSTEM_PROMPT]", "[INST]", "[/INST]"}, {"[SYSTEM_PROMPT] "}, true},
     {"mistral", {"[INST] ", " [/INST]"}, {"<<SYS>>", "[SYSTEM_PROMPT]"}, false}, // <<SYS>>: Llama 2

@@ -64,6 +64,9 @@ static void relatives_are_not_taken_for_it(void **state) {
         "{% set system_message = 'You are a helpful assistant.' %}{{ '<|im_start|>system' + system_message "
         "}}<|im_end|>",
         "{{ system_message }}{{ '<|im_start|>user\\n' + m.content + '<|im_end|>\\n' }}", // Yi: before all turns
+        // today's date, in ChatML
+        "{{ '<|im_start|>system\\nToday is ' + strftime_now('%d %b %Y') + '<|im_end|>' }}",
+        "{{ '<|im_start|>system\\nToday is ' + strftime_now('%d %b %Y') + '<|im_end|>' }}</think>",
         // Nemotron: a system turn always, without Llama's dates
         "{% set date_string = \"26 Jul 2024\" %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>' }}<|eot_id|>",
         "{# version=v3-llama3.1 #}<|start_header_id|>Cutting Knowledge Date: December 2023<|eot_id|>",
