@@ -94,12 +94,21 @@ $(B)/obj/%_avx512amx.c.o: ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mavx512f -mav
 $(B)/obj/kernels/cpu/%: OPT := -O3 -g
 $(B)/obj/formats/plan_codec.c.o: OPT := -O3 -g
 
-$(B)/obj/%.c.o: %.c
+# What objects are built with: where that changes (CUDA=0 after CUDA=1, another card), they are built anew.
+# Expanded here: flags of single files do not belong to it.
+BUILT_WITH.c  := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) STATIC=$(STATIC)
+BUILT_WITH.cu := $(NVCC) $(NVFLAGS)
+.PHONY: FORCE
+$(B)/flags.c $(B)/flags.cu: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BUILT_WITH$(suffix $@))' | cmp -s - $@ || echo '$(BUILT_WITH$(suffix $@))' >$@
+
+$(B)/obj/%.c.o: %.c $(B)/flags.c
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  CC   $<")
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) $(DEPFLAGS) -c $< -o $@
 
-$(B)/obj/%.cu.o: %.cu
+$(B)/obj/%.cu.o: %.cu $(B)/flags.cu
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  NVCC $<")
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
