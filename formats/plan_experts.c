@@ -5,9 +5,7 @@
 static const char MEMBER[] = "resident_experts";
 
 const struct atsi_op *atsi_unit_experts_op(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_EXPERTS) return &p->ops[i];
-    return NULL;
+    return atsi_unit_find_op(p, u, ATSI_OP_EXPERTS);
 }
 
 const struct atsi_resident_experts *atsi_plan_resident_experts(const struct atsi_plan *plan, uint32_t i_unit) {
@@ -23,9 +21,8 @@ uint64_t atsi_router_table_bytes(uint32_t n_experts, uint32_t n_used) {
 
 // Experts of the router that a unit holds, 0 when it holds none.
 static uint32_t n_experts_of(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_ROUTER) return p->ops[i].u.router.n_experts;
-    return 0;
+    const struct atsi_op *router = atsi_unit_find_op(p, u, ATSI_OP_ROUTER);
+    return router ? router->u.router.n_experts : 0;
 }
 
 struct atsi_resident_experts_sum atsi_plan_sum_resident_experts(const struct atsi_plan *plan) {

@@ -77,6 +77,13 @@ void atsi_program_free(struct atsi_program *p) {
     memset(p, 0, sizeof *p);
 }
 
+const struct atsi_op *atsi_unit_find_op(const struct atsi_program *p, const struct atsi_unit *u,
+                                        enum atsi_op_kind kind) {
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        if (p->ops[i].kind == kind) return &p->ops[i];
+    return NULL;
+}
+
 uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op) {
     uint32_t low = 0, high = p->n_units - 1;
     while (low < high) {

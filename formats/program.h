@@ -235,6 +235,10 @@ void atsi_program_free(struct atsi_program *p); // NULL and a zeroed program are
 // read or write outside its operands. ATSI_BAD_INPUT names the op and the operand.
 enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_error *err);
 
+// The first operation of a kind in a unit, NULL when it has none.
+const struct atsi_op *atsi_unit_find_op(const struct atsi_program *p, const struct atsi_unit *u,
+                                        enum atsi_op_kind kind);
+
 // The unit that operation i_op belongs to, of a program that has passed the check: units cover the operations in order.
 uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op);
 

@@ -14,12 +14,6 @@ static enum atsi_status no_memory(struct atsi_error *err) {
 
 // ---- which routers ------------------------------------------------------------------------------------------------
 
-static const struct atsi_op *router_op(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_ROUTER) return &p->ops[i];
-    return NULL;
-}
-
 // The weights of a unit that depends on a router, NULL when its experts cannot be resident one by one.
 static const struct atsi_tensor *expert_weights(const struct atsi_program *p, uint32_t i_unit, const bool *held) {
     const struct atsi_op *op = atsi_unit_experts_op(p, &p->units[i_unit]);
@@ -32,7 +26,7 @@ static const struct atsi_tensor *expert_weights(const struct atsi_program *p, ui
 static bool measure_router(const struct atsi_plan *plan, uint32_t i_unit, const bool *held,
                            struct atsi_expert_router *r) {
     const struct atsi_program *p = &plan->program;
-    const struct atsi_op *op = router_op(p, &p->units[i_unit]);
+    const struct atsi_op *op = atsi_unit_find_op(p, &p->units[i_unit], ATSI_OP_ROUTER);
     if (!op) return false;
     uint32_t n_experts = op->u.router.n_experts;
     *r = (struct atsi_expert_router){.unit = i_unit,

@@ -20,6 +20,7 @@ enum {
 struct exchanged_router {
     struct atsi_wants wants;
     uint32_t i_router;  // as the routing counts
+    uint32_t end_unit;  // behind the last unit that it has experts in
     double planned;     // hit rate
     double priced;      // hit rate that rounds at work are priced for
     double exchange_us; // of one expert, by the plan
@@ -41,9 +42,10 @@ struct atsi_exchange {
 
 static const struct atsi_plan *plan_of(const struct atsi_exchange *x) { return &x->params.weights->model->plan; }
 
-// Calls `next` with the units behind a router, one by one: *unit from 0, false at the end.
+// The units behind a router that has experts in them, one by one: *cursor from 0, false at the end.
 static bool next_unit(const struct atsi_exchange *x, uint32_t i, uint32_t *cursor, uint32_t *unit) {
-    for (; *cursor < plan_of(x)->program.n_units; (*cursor)++) {
+    if (*cursor == 0) *cursor = x->experts->routers[i].unit + 1;
+    for (; *cursor < x->routers[i].end_unit; (*cursor)++) {
         if (!atsi_router_experts_has(plan_of(x), &x->experts->routers[i], *cursor)) continue;
         *unit = (*cursor)++;
         return true;
@@ -57,6 +59,12 @@ static uint32_t router_index(const struct atsi_program *p, uint32_t i_unit) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->units[i_unit].first_op; i++) n += p->ops[i].kind == ATSI_OP_ROUTER;
     return n;
+}
+
+static uint32_t find_end_unit(const struct atsi_exchange *x, uint32_t i) {
+    uint32_t u = plan_of(x)->program.n_units;
+    while (u > 0 && !atsi_router_experts_has(plan_of(x), &x->experts->routers[i], u - 1)) u--;
+    return u;
 }
 
 // A token's experts take transfer_us over the link, all n_used of them.
@@ -74,9 +82,10 @@ static enum atsi_status open_router(struct atsi_exchange *x, uint32_t i, struct 
     const struct atsi_router_experts *e = &x->experts->routers[i];
     struct exchanged_router *r = &x->routers[i];
     *r = (struct exchanged_router){.i_router = router_index(&plan_of(x)->program, e->unit),
+                                   .end_unit = find_end_unit(x, i),
                                    .planned = e->hit_rate,
-                                   .priced = e->hit_rate,
-                                   .exchange_us = exchange_us(x, i)};
+                                   .priced = e->hit_rate};
+    r->exchange_us = exchange_us(x, i);
     x->dearest_us = fmax(x->dearest_us, r->exchange_us);
     return atsi_wants_start(&r->wants, e->n_experts, e->n_used, e->slots, e->hit_rate, err);
 }

@@ -7,12 +7,6 @@
 
 // ---- opening ------------------------------------------------------------------------------------------------------
 
-static const struct atsi_router_params *router_of(const struct atsi_program *p, const struct atsi_unit *u) {
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_ROUTER) return &p->ops[i].u.router;
-    return NULL;
-}
-
 // Single experts are found in stored bytes only.
 static bool are_stored(const struct atsi_model *model, uint32_t router_unit) {
     const struct atsi_program *p = &model->plan.program;
@@ -31,7 +25,8 @@ static bool is_wanted(const struct atsi_model *model, uint32_t u) {
 
 static enum atsi_status take_router(struct atsi_experts *e, const struct atsi_plan *plan, uint32_t u, int32_t *slots,
                                     struct atsi_error *err) {
-    const struct atsi_router_params *router = router_of(&plan->program, &plan->program.units[u]);
+    const struct atsi_router_params *router =
+        &atsi_unit_find_op(&plan->program, &plan->program.units[u], ATSI_OP_ROUTER)->u.router;
     const struct atsi_resident_experts *planned = &plan->resident_experts[u];
     struct atsi_router_experts *r = &e->routers[e->n_routers++];
     *r = (struct atsi_router_experts){.unit = u,
@@ -65,7 +60,7 @@ enum atsi_status atsi_experts_open(struct atsi_experts *e, const struct atsi_mod
     for (uint32_t u = 0; device && plan->resident_experts && u < p->n_units; u++) {
         if (!is_wanted(model, u)) continue;
         n_routers++;
-        n_entries += router_of(p, &p->units[u])->n_experts;
+        n_entries += atsi_unit_find_op(p, &p->units[u], ATSI_OP_ROUTER)->u.router.n_experts;
     }
     if (n_routers == 0) return ATSI_OK;
     e->routers = calloc(n_routers, sizeof *e->routers);

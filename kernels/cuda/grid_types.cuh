@@ -140,6 +140,16 @@ __device__ inline float iq2_scale(uint32_t d, uint32_t nibble) {
     return half_value(d) * (0.5f + (float)nibble) * 0.25f;
 }
 
+// Scales of four bits, two in a byte from AT on.
+template <int AT> struct iq2_nibble_scale {
+    uint32_t d, two;
+    __device__ void load(const uint8_t *b, int s) {
+        d = half_word(b);
+        two = byte(b + AT + s / 2);
+    }
+    __device__ float value(int s) const { return iq2_scale(d, two >> 4 * (s % 2) & 15); }
+};
+
 struct unbiased {
     static constexpr bool BIASED = false, HAS_WORD = false;
     static constexpr int SIGN_WORDS = 1, SHIFT_MAX = 7;
@@ -182,14 +192,7 @@ struct iq2_xs : unbiased {
         uint32_t both; // index and code of the signs
         __device__ void load(const uint8_t *b, int l) { both = half_word(b + 2 + 2 * l); }
     };
-    struct scale {
-        uint32_t d, two;
-        __device__ void load(const uint8_t *b, int s) {
-            d = half_word(b);
-            two = byte(b + 66 + s / 2);
-        }
-        __device__ float value(int s) const { return iq2_scale(d, two >> 4 * (s % 2) & 15); }
-    };
+    typedef iq2_nibble_scale<66> scale;
     typedef iq2_lookup<ENTRIES> lookup;
     __device__ static uint2 open(const octet &o, uint32_t, const lookup &v, int) {
         return iq2_values(v.entry[o.both & 511] | v.signs[o.both >> 9]);
@@ -208,14 +211,7 @@ struct iq2_s : unbiased {
             signs = byte(b + 34 + l);
         }
     };
-    struct scale {
-        uint32_t d, two;
-        __device__ void load(const uint8_t *b, int s) {
-            d = half_word(b);
-            two = byte(b + 74 + s / 2);
-        }
-        __device__ float value(int s) const { return iq2_scale(d, two >> 4 * (s % 2) & 15); }
-    };
+    typedef iq2_nibble_scale<74> scale;
     typedef iq2_lookup<ENTRIES> lookup;
     __device__ static uint2 open(const octet &o, uint32_t, const lookup &v, int l) {
         return iq2_values(v.entry[bits_at(o.top, 8 - 2 * (l % 4), 0x300, o.low)] | v.signs[o.signs]);

@@ -51,17 +51,22 @@ static uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_rows) {
     return n_rows == 0 ? 0 : ((uint64_t)(n_rows - 1) * stride + width) * 4;
 }
 
+// Where rows are written and where they are read; what is wrong with either stays the device's error.
+static enum atsi_status translate_ends(struct sim_device *d, void *dst_dev, uint64_t dst_bytes, const void *src_dev,
+                                       uint64_t src_bytes, void **dst, void **src, struct atsi_error *err) {
+    struct atsi_error failure;
+    ATSI_TRY(stick(d, sim_translate(d, dst_dev, dst_bytes, true, dst, &failure), &failure, err));
+    return stick(d, sim_translate(d, src_dev, src_bytes, false, src, &failure), &failure, err);
+}
+
 enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
                                uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
-    struct atsi_error failure;
     void *dst, *src;
     ATSI_TRY(sim_state(d, err));
     if (width == 0 || n_rows == 0) return ATSI_OK;
-    ATSI_TRY(stick(d, sim_translate(d, dst_dev, rows_bytes(dst_stride, width, n_rows), true, &dst, &failure), &failure,
-                   err));
-    ATSI_TRY(stick(d, sim_translate(d, src_dev, rows_bytes(src_stride, width, n_rows), false, &src, &failure), &failure,
-                   err));
+    ATSI_TRY(translate_ends(d, dst_dev, rows_bytes(dst_stride, width, n_rows), src_dev,
+                            rows_bytes(src_stride, width, n_rows), &dst, &src, err));
     struct sim_item item = {.kind = SIM_ITEM_ROWS, .u.rows = {dst, src, dst_stride, src_stride, width, n_rows}};
     return sim_enqueue(s, &item, err);
 }
@@ -75,10 +80,8 @@ enum atsi_status sim_copy_slots(struct atsi_stream *s, void *dst_dev, uint32_t d
     uint32_t width = slot_width * n_slots;
     ATSI_TRY(sim_state(d, err));
     if (width == 0 || n_rows == 0) return ATSI_OK;
-    ATSI_TRY(stick(d, sim_translate(d, dst_dev, rows_bytes(dst_stride, width, n_rows), true, &dst, &failure), &failure,
-                   err));
-    ATSI_TRY(stick(d, sim_translate(d, src_dev, rows_bytes(src_stride, width, n_rows), false, &src, &failure), &failure,
-                   err));
+    ATSI_TRY(translate_ends(d, dst_dev, rows_bytes(dst_stride, width, n_rows), src_dev,
+                            rows_bytes(src_stride, width, n_rows), &dst, &src, err));
     ATSI_TRY(stick(d, sim_translate(d, mine_dev, rows_bytes(n_slots, n_slots, n_rows), false, &mine, &failure),
                    &failure, err));
     struct sim_item item = {

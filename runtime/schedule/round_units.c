@@ -8,10 +8,8 @@ double atsi_active_experts(const struct atsi_experts_params *e, uint32_t n_token
 
 uint64_t atsi_transfer_bytes(const struct atsi_program *p, const struct atsi_unit *u, uint32_t n_tokens) {
     if (!atsi_unit_runs_in_place(u, n_tokens)) return u->weight_bytes; // experts of a prefill travel whole
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_EXPERTS)
-            return (uint64_t)((double)u->weight_bytes * atsi_active_experts(&p->ops[i].u.experts, n_tokens));
-    return u->weight_bytes;
+    const struct atsi_op *op = atsi_unit_experts_op(p, u);
+    return op ? (uint64_t)((double)u->weight_bytes * atsi_active_experts(&op->u.experts, n_tokens)) : u->weight_bytes;
 }
 
 double atsi_absent_part(const struct atsi_plan *plan, uint32_t i_unit, uint32_t n_tokens) {

@@ -390,12 +390,6 @@ static const struct atsi_slot_division *division_of(const struct builder *b, uin
     return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
 }
 
-static int32_t find_router(const struct atsi_program *p, const struct atsi_unit *u) {
-    uint32_t i = u->first_op;
-    while (p->ops[i].kind != ATSI_OP_ROUTER) i++;
-    return (int32_t)i;
-}
-
 // Where each unit runs, and what of it on the GPU where it is shared: all of it is not shared.
 static void divide_units(struct builder *b) {
     for (uint32_t u = 0; u < b->p->n_units; u++) {
@@ -430,8 +424,11 @@ static void emit_whole_unit(struct builder *b, uint32_t i_unit) {
 static void emit_unit(struct builder *b, uint32_t i_unit) {
     struct sharing s;
     b->i_unit = i_unit;
-    b->router_op =
-        division_of(b, i_unit) ? find_router(b->p, &b->p->units[b->p->units[i_unit].router_unit]) : ATSI_NONE;
+    b->router_op = ATSI_NONE;
+    if (division_of(b, i_unit)) {
+        const struct atsi_unit *router = &b->p->units[b->p->units[i_unit].router_unit];
+        b->router_op = (int32_t)(atsi_unit_find_op(b->p, router, ATSI_OP_ROUTER) - b->p->ops);
+    }
     if (b->columns[i_unit] > 0 && can_share(b->p, i_unit, &s))
         emit_shared(b, i_unit, &s, b->columns[i_unit]);
     else

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/executor_internal.h"
 #include "tests/support/check.h"
 #include "tests/support/small_model.h"
 
@@ -209,7 +210,65 @@ static void random_assignments_give_the_same_bits(void **state) {
     test_model_free(&m);
 }
 
+// What calls are told: the router and the device's products which slots are its own, the host's products which to leave out. (That the host
+// computes no more than that changes no bit of a result.)
+static void check_divided_calls(const struct atsi_prepared_round *p) {
+    uint32_t n_calls = 0;
+    for (uint32_t i = 0; i < p->script.n_steps; i++) {
+        const struct atsi_step *s = &p->script.steps[i];
+        const struct atsi_experts_ref *told = &p->calls[i].resident;
+        bool routes = p->calls[i].op->kind == ATSI_OP_ROUTER, multiplies = p->calls[i].op->kind == ATSI_OP_EXPERTS;
+        if (!routes && !multiplies) continue;
+        n_calls++;
+        assert_int_equal(s->by_token, multiplies);
+        assert_int_equal(told->mine != NULL, s->backend == ATSI_GPU);
+        assert_int_equal(told->gpu_slots != NULL, routes || s->backend == ATSI_CPU);
+    }
+    assert_int_equal(n_calls, 3);
+}
+
+// A division has room for one token: a round of more under it is refused and runs nothing.
+static void a_division_for_one_token_refuses_more(void **state) {
+    (void)state;
+    struct test_model m;
+    struct atsi_device *d = test_open_sim(1);
+    struct atsi_executor *x;
+    struct atsi_error err = {0};
+    uint64_t random = 5;
+    float logits[64];
+    struct rows rows = {logits, 0};
+    test_model_build(&m);
+    test_model_load(&m, d);
+    test_model_reside(&m, d, &random);
+    struct atsi_executor_params params = test_model_params(&m, d);
+    assert_int_equal(atsi_executor_create(&params, &x, NULL), ATSI_OK);
+    struct shuffle s = {.m = &m};
+    for (uint32_t u = 0; u < m.plan.program.n_units; u++) {
+        bool has_experts = m.plan.program.units[u].kind == ATSI_UNIT_EXPERTS;
+        s.backends[u] = has_experts ? ATSI_CPU : ATSI_GPU;
+        s.gpu_share[u] = has_experts ? 0.5f : 0;
+        if (has_experts)
+            s.divisions[m.plan.program.units[u].router_unit] = (struct atsi_slot_division){TEST_MODEL_USED, {1, 1, 2}};
+    }
+    struct atsi_assignment a = {s.backends, s.promotions, s.gpu_share, s.divisions, 1, NULL};
+    assign(x, &a);
+    check_divided_calls(x->now);
+    const int32_t ids[2] = {1, 2}, outputs[1] = {0};
+    struct atsi_round_request r = {ids, 2, 0, outputs, 1, keep_rows, &rows};
+    rows.n_vocab = m.plan.program.n_vocab;
+    assert_int_equal(atsi_executor_round(x, &r, &err), ATSI_FAILED);
+    assert_non_null(strstr(err.text, "2 tokens"));
+    r.n_tokens = 1;
+    assert_int_equal(atsi_executor_round(x, &r, &err), ATSI_OK);
+    atsi_executor_free(x);
+    test_model_unload(&m, d);
+    atsi_plan_free(&m.plan);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_assignments_give_the_same_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_assignments_give_the_same_bits),
+        cmocka_unit_test(a_division_for_one_token_refuses_more),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

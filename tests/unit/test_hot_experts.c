@@ -2,49 +2,35 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "planner/content.h"
 #include "planner/hot_experts.h"
 #include "planner/place.h"
 #include "tests/support/check.h"
 #include "tests/support/random.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_plan.h"
 
 struct fixture {
-    struct bytes file;
-    struct atsi_gguf *gguf;
-    struct atsi_lowered lowered;
-    struct atsi_plan plan;
+    struct tiny_plan tiny;
     struct atsi_device_profile profile;
     struct atsi_routing_stats stats;
 };
 
 // A tiny model whose matrices count as large as those of real ones.
 static void set_up(struct fixture *f, const char *arch) {
-    struct gguf_builder g;
     struct atsi_error err;
     memset(f, 0, sizeof *f);
-    tiny_model(&g, arch, NULL);
-    f->file = gb_finish(&g);
-    gb_free(&g);
-    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
-    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
-    check_ok(atsi_content_make(f->gguf, &f->lowered,
-                               &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err),
-             err);
+    tiny_plan_open(&f->tiny, arch, NULL, 0);
     check_ok(atsi_device_profile_read("plans/rtx3060-i7-11800h.json", &f->profile, &err), err);
     f->profile.switch_us = 0.1; // so that a placement of so small units has something to win
-    for (uint32_t i = 0; i < f->plan.program.n_tensors; i++)
-        if (f->plan.program.tensors[i].ne[2] > 1) f->plan.program.tensors[i].size_bytes = TINY_EXPERTS * (1 << 20);
-    check_ok(atsi_routing_stats_init(&f->plan.program, &f->stats, &err), err);
+    for (uint32_t i = 0; i < f->tiny.plan.program.n_tensors; i++)
+        if (f->tiny.plan.program.tensors[i].ne[2] > 1)
+            f->tiny.plan.program.tensors[i].size_bytes = TINY_EXPERTS * (1 << 20);
+    check_ok(atsi_routing_stats_init(&f->tiny.plan.program, &f->stats, &err), err);
 }
 
 static void tear_down(struct fixture *f) {
     atsi_routing_stats_free(&f->stats);
     atsi_device_profile_free(&f->profile);
-    atsi_plan_free(&f->plan);
-    atsi_lowered_free(&f->lowered);
-    atsi_gguf_close(f->gguf);
-    bytes_free(&f->file);
+    tiny_plan_close(&f->tiny);
 }
 
 // TINY_USED different experts a token; low numbers more often, the other way round in every other layer.
@@ -68,8 +54,8 @@ static void the_hottest_come_first(void **state) {
     struct atsi_hot_experts h;
     set_up(&f, "qwen3moe");
     count_tokens(&f, 500, 3);
-    check_ok(atsi_routing_check(&f.stats, &f.plan.program, &err), err);
-    check_ok(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), err);
+    check_ok(atsi_routing_check(&f.stats, &f.tiny.plan.program, &err), err);
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, &f.stats, NULL, &h, &err), err);
     assert_true(h.counted && h.n_routers == TINY_LAYERS);
     for (uint32_t i = 0; i < h.n_routers; i++) {
         const struct atsi_expert_router *r = &h.routers[i];
@@ -85,7 +71,7 @@ static void the_hottest_come_first(void **state) {
     }
     atsi_hot_experts_free(&h);
 
-    check_ok(atsi_hot_experts_rank(&f.plan, NULL, NULL, &h, &err), err); // nothing counted
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, NULL, NULL, &h, &err), err); // nothing counted
     double sum = 0;
     for (uint32_t e = 0; e < TINY_EXPERTS; e++) {
         assert_int_equal(h.routers[0].ids[e], e);
@@ -104,24 +90,24 @@ static void what_is_not_ranked(void **state) {
     struct atsi_error err = {0};
     struct atsi_hot_experts h;
     set_up(&f, "qwen3moe");
-    assert_int_equal(atsi_routing_check(&f.stats, &f.plan.program, &err), ATSI_BAD_INPUT); // nothing counted
+    assert_int_equal(atsi_routing_check(&f.stats, &f.tiny.plan.program, &err), ATSI_BAD_INPUT); // nothing counted
     check_message(err, "layer 0");
-    assert_int_equal(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), ATSI_BAD_INPUT);
+    assert_int_equal(atsi_hot_experts_rank(&f.tiny.plan, &f.stats, NULL, &h, &err), ATSI_BAD_INPUT);
     check_message(err, "layer 0");
     atsi_hot_experts_free(&h);
-    bool *held = calloc(f.plan.program.n_units, sizeof *held);
-    uint32_t last = f.plan.program.n_units - 1;
-    while (f.plan.program.units[last].kind != ATSI_UNIT_EXPERTS) last--;
+    bool *held = calloc(f.tiny.plan.program.n_units, sizeof *held);
+    uint32_t last = f.tiny.plan.program.n_units - 1;
+    while (f.tiny.plan.program.units[last].kind != ATSI_UNIT_EXPERTS) last--;
     held[last] = true;
-    check_ok(atsi_hot_experts_rank(&f.plan, NULL, held, &h, &err), err);
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, NULL, held, &h, &err), err);
     assert_int_equal(h.n_routers, TINY_LAYERS - 1);
-    assert_false(atsi_hot_experts_has(&h, &f.plan, last));
-    assert_false(atsi_hot_experts_has(&h, &f.plan, 0));
-    assert_true(atsi_hot_experts_has(&h, &f.plan, h.routers[0].unit + 1));
+    assert_false(atsi_hot_experts_has(&h, &f.tiny.plan, last));
+    assert_false(atsi_hot_experts_has(&h, &f.tiny.plan, 0));
+    assert_true(atsi_hot_experts_has(&h, &f.tiny.plan, h.routers[0].unit + 1));
     atsi_hot_experts_free(&h);
     free(held);
-    for (uint32_t i = 0; i < f.plan.program.n_tensors; i++) f.plan.program.tensors[i].size_bytes = 1000;
-    check_ok(atsi_hot_experts_rank(&f.plan, NULL, NULL, &h, &err), err);
+    for (uint32_t i = 0; i < f.tiny.plan.program.n_tensors; i++) f.tiny.plan.program.tensors[i].size_bytes = 1000;
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, NULL, NULL, &h, &err), err);
     assert_int_equal(h.n_routers, 0);
     atsi_hot_experts_free(&h);
     tear_down(&f);
@@ -184,25 +170,25 @@ static void numbers_are_worth_what_they_save(void **state) {
     uint64_t rng = 21;
     set_up(&f, "qwen3moe");
     count_tokens(&f, 100, 8);
-    check_ok(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), err);
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, &f.stats, NULL, &h, &err), err);
     for (int i = 0; i < 200; i++) {
-        make_times(&f.plan, &rng);
-        struct atsi_objective o = atsi_objective_of(&f.plan, i % 2 ? test_uniform(&rng) : 0);
+        make_times(&f.tiny.plan, &rng);
+        struct atsi_objective o = atsi_objective_of(&f.tiny.plan, i % 2 ? test_uniform(&rng) : 0);
         bool streamed = i % 4 > 1;
-        atsi_hot_experts_price(&h, &f.plan, &o, streamed);
+        atsi_hot_experts_price(&h, &f.tiny.plan, &o, streamed);
         for (uint32_t k = 0; k < h.n_routers; k++)
             for (uint32_t n = 0; n <= TINY_EXPERTS; n++) {
                 const struct atsi_expert_router *r = &h.routers[k];
                 double prefill_us = 0;
-                for (uint32_t u = 0; u < f.plan.program.n_units; u++) {
-                    if (f.plan.program.units[u].router_unit != (int32_t)r->unit) continue;
-                    const struct atsi_unit_times *t = &f.plan.prefill_times[u];
+                for (uint32_t u = 0; u < f.tiny.plan.program.n_units; u++) {
+                    if (f.tiny.plan.program.units[u].router_unit != (int32_t)r->unit) continue;
+                    const struct atsi_unit_times *t = &f.tiny.plan.prefill_times[u];
                     double whole = fmin(t->cpu_us, fmax(t->transfer_us, t->gpu_us)) - t->gpu_us;
                     if (!streamed) whole = n == TINY_EXPERTS ? t->cpu_us - t->gpu_us : 0;
                     prefill_us += whole * n / TINY_EXPERTS;
                 }
-                double decode_us = decode_us_of(&f.plan, r, 0) - decode_us_of(&f.plan, r, n);
-                double saved_us = atsi_objective_us(&o, &f.plan, decode_us, prefill_us);
+                double decode_us = decode_us_of(&f.tiny.plan, r, 0) - decode_us_of(&f.tiny.plan, r, n);
+                double saved_us = atsi_objective_us(&o, &f.tiny.plan, decode_us, prefill_us);
                 assert_true(fabs(r->saved_us[n] - saved_us) < 1e-4 * (1 + fabs(saved_us)));
             }
     }
@@ -262,13 +248,13 @@ static void the_choice_is_the_best(void **state) {
     set_up(&f, "qwen3moe");
     count_tokens(&f, 200, 5);
     for (int i = 0; i < 300; i++) {
-        for (uint32_t t = 0; t < f.plan.program.n_tensors; t++)
-            if (f.plan.program.tensors[t].ne[2] > 1)
-                f.plan.program.tensors[t].size_bytes = TINY_EXPERTS * (1 + test_below(&rng, 8)) << 18;
-        make_times(&f.plan, &rng);
-        struct atsi_objective o = atsi_objective_of(&f.plan, test_uniform(&rng));
-        check_ok(atsi_hot_experts_rank(&f.plan, i % 3 ? &f.stats : NULL, NULL, &h, &err), err);
-        atsi_hot_experts_price(&h, &f.plan, &o, i % 5 > 0);
+        for (uint32_t t = 0; t < f.tiny.plan.program.n_tensors; t++)
+            if (f.tiny.plan.program.tensors[t].ne[2] > 1)
+                f.tiny.plan.program.tensors[t].size_bytes = TINY_EXPERTS * (1 + test_below(&rng, 8)) << 18;
+        make_times(&f.tiny.plan, &rng);
+        struct atsi_objective o = atsi_objective_of(&f.tiny.plan, test_uniform(&rng));
+        check_ok(atsi_hot_experts_rank(&f.tiny.plan, i % 3 ? &f.stats : NULL, NULL, &h, &err), err);
+        atsi_hot_experts_price(&h, &f.tiny.plan, &o, i % 5 > 0);
         uint64_t most = test_below(&rng, 50 << 20);
         check_ok(atsi_hot_experts_solve(&h, most, 256 << 10, &err), err);
         assert_true(h.granule_bytes == 256 << 10 && h.n_granules * h.granule_bytes <= most);
@@ -293,24 +279,25 @@ static void what_is_chosen_becomes_the_plan(void **state) {
     struct atsi_hot_experts h;
     set_up(&f, "qwen3moe");
     count_tokens(&f, 300, 9);
-    check_ok(atsi_hot_experts_rank(&f.plan, &f.stats, NULL, &h, &err), err);
+    check_ok(atsi_hot_experts_rank(&f.tiny.plan, &f.stats, NULL, &h, &err), err);
     h.n_resident[0] = 2;
     h.n_resident[1] = TINY_EXPERTS; // all: then the operations may as well run there
-    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EXPECTED, &err), err);
+    check_ok(atsi_hot_experts_apply(&h, &f.tiny.plan, ATSI_HITS_EXPECTED, &err), err);
     const struct atsi_expert_router *r = &h.routers[0];
-    const struct atsi_resident_experts *e = &f.plan.resident_experts[r->unit];
+    const struct atsi_resident_experts *e = &f.tiny.plan.resident_experts[r->unit];
     assert_true(e->n == 2 && e->ids[0] == r->ids[0] && e->ids[1] == r->ids[1]);
     assert_true(fabs(e->hit_rate - (r->shares[0] + r->shares[1])) < 1e-6);
-    for (uint32_t u = 0; u < f.plan.program.n_units; u++) {
-        int32_t router = f.plan.program.units[u].router_unit;
-        assert_int_equal(f.plan.program.units[u].backend, router == (int32_t)h.routers[1].unit ? ATSI_GPU : ATSI_CPU);
-        assert_int_equal(atsi_plan_resident_experts(&f.plan, u) != NULL, router == (int32_t)r->unit);
+    for (uint32_t u = 0; u < f.tiny.plan.program.n_units; u++) {
+        int32_t router = f.tiny.plan.program.units[u].router_unit;
+        assert_int_equal(f.tiny.plan.program.units[u].backend,
+                         router == (int32_t)h.routers[1].unit ? ATSI_GPU : ATSI_CPU);
+        assert_int_equal(atsi_plan_resident_experts(&f.tiny.plan, u) != NULL, router == (int32_t)r->unit);
     }
-    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EVEN, &err), err);
-    assert_true(f.plan.resident_experts[r->unit].hit_rate == 2.0f / TINY_EXPERTS);
+    check_ok(atsi_hot_experts_apply(&h, &f.tiny.plan, ATSI_HITS_EVEN, &err), err);
+    assert_true(f.tiny.plan.resident_experts[r->unit].hit_rate == 2.0f / TINY_EXPERTS);
     h.n_resident[0] = 0;
-    check_ok(atsi_hot_experts_apply(&h, &f.plan, ATSI_HITS_EXPECTED, &err), err);
-    assert_null(f.plan.resident_experts);
+    check_ok(atsi_hot_experts_apply(&h, &f.tiny.plan, ATSI_HITS_EXPECTED, &err), err);
+    assert_null(f.tiny.plan.resident_experts);
     atsi_hot_experts_free(&h);
     tear_down(&f);
 }
@@ -341,15 +328,15 @@ static struct atsi_placement place(struct fixture *f, enum atsi_experts_way way,
     struct atsi_placement p;
     struct atsi_place_options o = {
         .vram_bytes = vram, .prefill_weight = 0.2, .certify_seconds = 5, .experts = way, .routing = stats};
-    check_ok(atsi_place(&f->plan, &f->profile, &o, &p, &err), err);
+    check_ok(atsi_place(&f->tiny.plan, &f->profile, &o, &p, &err), err);
     assert_int_equal(sum(&p.budget), vram);
     assert_true(p.budget.spare <= vram);
-    assert_int_equal(p.budget.experts, count_experts(&f->plan));
+    assert_int_equal(p.budget.experts, count_experts(&f->tiny.plan));
     return p;
 }
 
 static double score_of(const struct fixture *f, const struct atsi_placement *p) {
-    return atsi_objective_us(&p->objective, &f->plan, p->decode_us, p->prefill_us);
+    return atsi_objective_us(&p->objective, &f->tiny.plan, p->decode_us, p->prefill_us);
 }
 
 static void the_better_way_is_taken(void **state) {
@@ -358,16 +345,17 @@ static void the_better_way_is_taken(void **state) {
     bool single_won = false;
     set_up(&f, "qwen3moe");
     count_tokens(&f, 1000, 4);
-    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
     for (uint64_t extra = 1; extra <= 28; extra += 3) {
         uint64_t vram = least + (extra << 20);
         struct atsi_placement by_unit = place(&f, ATSI_EXPERTS_UNIT, &f.stats, vram);
         assert_true(by_unit.method != ATSI_PLACE_SINGLE_EXPERTS && by_unit.budget.experts == 0);
-        assert_null(f.plan.resident_experts);
+        assert_null(f.tiny.plan.resident_experts);
         double unit_score = score_of(&f, &by_unit);
         struct atsi_placement single = place(&f, ATSI_EXPERTS_SINGLE, &f.stats, vram);
         assert_int_equal(single.method, ATSI_PLACE_SINGLE_EXPERTS);
-        assert_true(f.plan.certificate.gap >= 0 && f.plan.certificate.bound_us >= f.plan.certificate.objective_us);
+        assert_true(f.tiny.plan.certificate.gap >= 0 &&
+                    f.tiny.plan.certificate.bound_us >= f.tiny.plan.certificate.objective_us);
         double single_score = score_of(&f, &single);
         struct atsi_placement best = place(&f, ATSI_EXPERTS_AUTO, &f.stats, vram);
         assert_true(score_of(&f, &best) <=
@@ -385,7 +373,7 @@ static void a_guess_costs_nothing_to_speak_of(void **state) {
     struct atsi_error err = {0};
     bool guessed = false;
     set_up(&f, "qwen3moe");
-    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
     for (uint64_t extra = 1; extra <= 28; extra += 3) {
         uint64_t vram = least + (extra << 20);
         struct atsi_placement by_unit = place(&f, ATSI_EXPERTS_UNIT, NULL, vram);
@@ -393,9 +381,9 @@ static void a_guess_costs_nothing_to_speak_of(void **state) {
         struct atsi_placement p = place(&f, ATSI_EXPERTS_AUTO, NULL, vram);
         assert_true(score_of(&f, &p) <= unit_score * 1.001);
         assert_false(p.experts_counted);
-        for (uint32_t u = 0; f.plan.resident_experts && u < f.plan.program.n_units; u++)
-            f.plan.resident_experts[u].hit_rate = (float)f.plan.resident_experts[u].n / TINY_EXPERTS;
-        check_ok(atsi_forecast_decode(&f.plan, f.plan.limits.temp_bytes, &p.decode, &err), err);
+        for (uint32_t u = 0; f.tiny.plan.resident_experts && u < f.tiny.plan.program.n_units; u++)
+            f.tiny.plan.resident_experts[u].hit_rate = (float)f.tiny.plan.resident_experts[u].n / TINY_EXPERTS;
+        check_ok(atsi_forecast_decode(&f.tiny.plan, f.tiny.plan.limits.temp_bytes, &p.decode, &err), err);
         p.decode_us = p.decode.best_us;
         assert_true(score_of(&f, &p) <= unit_score * 1.021);
         guessed = guessed || p.method == ATSI_PLACE_SINGLE_EXPERTS;
@@ -410,10 +398,10 @@ static void biases_are_within_the_budget(void **state) {
     struct fixture f;
     bool some_moved = false;
     set_up(&f, "gpt-oss");
-    struct atsi_program *p = &f.plan.program;
+    struct atsi_program *p = &f.tiny.plan.program;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == ATSI_OP_EXPERTS) p->tensors[p->ops[i].tensor[1]].size_bytes = 3 << 20;
-    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
     for (uint64_t extra = 1; extra <= 48; extra++) {
         place(&f, ATSI_EXPERTS_SINGLE, NULL, least + (extra << 20));
         for (uint32_t u = 0; u < p->n_units; u++)

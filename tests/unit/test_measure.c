@@ -10,34 +10,7 @@
 #include "planner/measure.h"
 #include "planner/profile_fit.h"
 #include "tests/support/check.h"
-#include "tests/support/tiny_model.h"
-
-struct fixture {
-    struct bytes file;
-    struct atsi_gguf *gguf;
-    struct atsi_lowered lowered;
-    struct atsi_plan plan;
-};
-
-static void set_up(struct fixture *f, const char *arch) {
-    struct gguf_builder g;
-    struct atsi_error err;
-    memset(f, 0, sizeof *f);
-    tiny_model(&g, arch, NULL);
-    f->file = gb_finish(&g);
-    gb_free(&g);
-    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
-    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
-    struct atsi_content_options options = {.kv_type = ATSI_F16, .chunk = 32, .command = "test"};
-    check_ok(atsi_content_make(f->gguf, &f->lowered, &options, &f->plan, &err), err);
-}
-
-static void tear_down(struct fixture *f) {
-    atsi_plan_free(&f->plan);
-    atsi_lowered_free(&f->lowered);
-    atsi_gguf_close(f->gguf);
-    bytes_free(&f->file);
-}
+#include "tests/support/tiny_plan.h"
 
 static void check_all_priced(const struct atsi_plan *plan, const struct atsi_device_profile *p,
                              enum atsi_backend side) {
@@ -59,12 +32,12 @@ static void test_every_operation_once(void **state) {
     (void)state;
     static const char *const archs[] = {"llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35"};
     for (unsigned a = 0; a < sizeof archs / sizeof *archs; a++) {
-        struct fixture f;
+        struct tiny_plan f;
         struct atsi_error err = {0};
         struct atsi_device_profile profile;
         struct atsi_measure_result result;
         struct atsi_measure_options options = {.n_threads = 1, .seconds_max = UNLIMITED_S};
-        set_up(&f, archs[a]);
+        tiny_plan_open(&f, archs[a], NULL, 32);
         check_ok(atsi_measure_identify(&options, &profile, &err), err);
         check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
         assert_true(result.n_measured > 10 && result.n_skipped == 0);
@@ -72,23 +45,23 @@ static void test_every_operation_once(void **state) {
         check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
         assert_int_equal(result.n_measured, 0); // all of it is known
         atsi_device_profile_free(&profile);
-        tear_down(&f);
+        tiny_plan_close(&f);
     }
 }
 
 static void test_no_time_means_no_points(void **state) {
     (void)state;
-    struct fixture f;
+    struct tiny_plan f;
     struct atsi_error err = {0};
     struct atsi_device_profile profile;
     struct atsi_measure_result result;
     struct atsi_measure_options options = {.n_threads = 1};
-    set_up(&f, "llama");
+    tiny_plan_open(&f, "llama", NULL, 32);
     check_ok(atsi_measure_identify(&options, &profile, &err), err);
     check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
     assert_true(result.n_measured == 0 && result.n_skipped > 10);
     atsi_device_profile_free(&profile);
-    tear_down(&f);
+    tiny_plan_close(&f);
 }
 
 enum {
@@ -149,7 +122,7 @@ static void test_factors(void **state) {
 
 static void test_a_device_and_its_link(void **state) {
     (void)state;
-    struct fixture f;
+    struct tiny_plan f;
     struct atsi_error err = {0};
     struct atsi_device *device;
     struct atsi_device_profile profile;
@@ -158,7 +131,7 @@ static void test_a_device_and_its_link(void **state) {
         .memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
     check_ok(atsi_sim_open(&params, &device, &err), err);
     struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = UNLIMITED_S};
-    set_up(&f, "llama");
+    tiny_plan_open(&f, "llama", NULL, 32);
     check_ok(atsi_measure_identify(&options, &profile, &err), err);
     check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
     check_all_priced(&f.plan, &profile, ATSI_CPU);
@@ -178,7 +151,7 @@ static void test_a_device_and_its_link(void **state) {
     assert_true(is_contention_known(&profile) && result.n_measured == 0);
     device->ops->close(device);
     atsi_device_profile_free(&profile);
-    tear_down(&f);
+    tiny_plan_close(&f);
 }
 
 // Points on a known line give it back.

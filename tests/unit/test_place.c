@@ -8,38 +8,24 @@
 #include "planner/place.h"
 #include "runtime/schedule/shares.h"
 #include "tests/support/check.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_plan.h"
 
 struct fixture {
-    struct bytes file;
-    struct atsi_gguf *gguf;
-    struct atsi_lowered lowered;
-    struct atsi_plan plan;
+    struct tiny_plan tiny;
     struct atsi_device_profile profile;
 };
 
 static void set_up(struct fixture *f, const char *arch, const char *without) {
-    struct gguf_builder g;
     struct atsi_error err;
     memset(f, 0, sizeof *f);
-    tiny_model(&g, arch, &(struct tiny_change){.drop_tensor = without});
-    f->file = gb_finish(&g);
-    gb_free(&g);
-    check_ok(atsi_gguf_open_memory(&f->gguf, f->file.data, f->file.size, "tiny", &err), err);
-    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){0}, &f->lowered, &err), err);
-    check_ok(atsi_content_make(f->gguf, &f->lowered,
-                               &(struct atsi_content_options){.kv_type = ATSI_F16, .command = "test"}, &f->plan, &err),
-             err);
+    tiny_plan_open(&f->tiny, arch, &(struct tiny_change){.drop_tensor = without}, 0);
     check_ok(atsi_device_profile_read("plans/rtx3060-i7-11800h.json", &f->profile, &err), err);
     f->profile.switch_us = 0.1; // so that a placement of so small units has something to win
 }
 
 static void tear_down(struct fixture *f) {
     atsi_device_profile_free(&f->profile);
-    atsi_plan_free(&f->plan);
-    atsi_lowered_free(&f->lowered);
-    atsi_gguf_close(f->gguf);
-    bytes_free(&f->file);
+    tiny_plan_close(&f->tiny);
 }
 
 static const struct atsi_op *first_of(const struct atsi_plan *plan, enum atsi_op_kind kind) {
@@ -53,18 +39,19 @@ static void test_work_of_operations(void **state) {
     (void)state;
     struct fixture f;
     set_up(&f, "qwen3moe", NULL);
-    struct atsi_work w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_DECODE);
+    struct atsi_work w = atsi_work_of_op(&f.tiny.plan, first_of(&f.tiny.plan, ATSI_OP_MATMUL), ATSI_DECODE);
     assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM && w.flops == 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
-    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_MATMUL), ATSI_PREFILL); // the chunk is the context: 512
+    w = atsi_work_of_op(&f.tiny.plan, first_of(&f.tiny.plan, ATSI_OP_MATMUL),
+                        ATSI_PREFILL); // the chunk is the context: 512
     assert_true(w.bytes == 4 * TINY_EMBD * TINY_HEADS * TINY_DIM &&
                 w.flops == 512.0 * 2 * TINY_EMBD * TINY_HEADS * TINY_DIM);
-    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_ATTENTION),
+    w = atsi_work_of_op(&f.tiny.plan, first_of(&f.tiny.plan, ATSI_OP_ATTENTION),
                         ATSI_DECODE); // 256 positions, f16 keys and values
     assert_true(w.bytes == 256 * TINY_KV_HEADS * 2 * TINY_DIM * 2 && w.flops == 2.0 * TINY_HEADS * 256 * 2 * TINY_DIM);
-    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_DECODE); // 2 of 4 experts
+    w = atsi_work_of_op(&f.tiny.plan, first_of(&f.tiny.plan, ATSI_OP_EXPERTS), ATSI_DECODE); // 2 of 4 experts
     assert_true(w.bytes == 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED &&
                 w.flops == 2.0 * TINY_EMBD * TINY_FF_EXP * TINY_USED);
-    w = atsi_work_of_op(&f.plan, first_of(&f.plan, ATSI_OP_EXPERTS), ATSI_PREFILL); // as good as all of them
+    w = atsi_work_of_op(&f.tiny.plan, first_of(&f.tiny.plan, ATSI_OP_EXPERTS), ATSI_PREFILL); // as good as all of them
     assert_true(fabs(w.bytes - 4.0 * TINY_EMBD * TINY_FF_EXP * TINY_EXPERTS) < 1);
     tear_down(&f);
 }
@@ -95,21 +82,21 @@ static void test_the_budget_adds_up_and_more_is_never_slower(void **state) {
         struct atsi_placement p;
         double last = INFINITY;
         set_up(&f, archs[a], NULL);
-        uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+        uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
         for (uint64_t extra = 0; extra <= 64; extra += 8) {
             struct atsi_place_options o = options_of(least + (extra << 20));
-            check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+            check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
             assert_int_equal(sum(&p.budget), o.vram_bytes);
             assert_true(p.budget.spare <= o.vram_bytes);
-            double score = 0.8 * p.decode_us + 0.2 * p.prefill_us / f.plan.limits.chunk;
+            double score = 0.8 * p.decode_us + 0.2 * p.prefill_us / f.tiny.plan.limits.chunk;
             assert_true(score <= last * (1 + 1e-9));
             assert_true(p.decode_us <= p.decode_static_us * (1 + 1e-9));
             last = score;
         }
-        for (uint32_t i = 0; i < f.plan.program.n_units; i++) // all of it fits by now
-            assert_int_equal(f.plan.program.units[i].backend, ATSI_GPU);
-        assert_string_equal(f.plan.certificate.milp_status, "optimal");
-        assert_string_equal(f.plan.device, f.profile.name);
+        for (uint32_t i = 0; i < f.tiny.plan.program.n_units; i++) // all of it fits by now
+            assert_int_equal(f.tiny.plan.program.units[i].backend, ATSI_GPU);
+        assert_string_equal(f.tiny.plan.certificate.milp_status, "optimal");
+        assert_string_equal(f.tiny.plan.device, f.profile.name);
         tear_down(&f);
     }
 }
@@ -138,18 +125,18 @@ static void test_resident_weights_are_what_is_placed(void **state) {
         struct atsi_placement p;
         bool divided = false, whole = false;
         set_up(&f, models[a].arch, models[a].without);
-        for (uint32_t i = 0; i < f.plan.program.n_tensors; i++)
-            if (f.plan.program.tensors[i].ne[1] > 1) // a matrix
-                f.plan.program.tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES + 100 * i;
-        uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+        for (uint32_t i = 0; i < f.tiny.plan.program.n_tensors; i++)
+            if (f.tiny.plan.program.tensors[i].ne[1] > 1) // a matrix
+                f.tiny.plan.program.tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES + 100 * i;
+        uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
         for (uint64_t extra = 1; extra <= 64; extra *= 2) {
             struct atsi_place_options o = options_of(least + (extra << 20));
-            check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
-            assert_int_equal(p.budget.resident, count_resident(&f.plan.program));
+            check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
+            assert_int_equal(p.budget.resident, count_resident(&f.tiny.plan.program));
             assert_true(p.budget.driver + p.budget.compute + p.budget.temp + p.budget.states + p.budget.resident <=
                         o.vram_bytes);
-            uint32_t n_gpu = 0, n = f.plan.program.n_units;
-            for (uint32_t i = 0; i < n; i++) n_gpu += f.plan.program.units[i].backend == ATSI_GPU;
+            uint32_t n_gpu = 0, n = f.tiny.plan.program.n_units;
+            for (uint32_t i = 0; i < n; i++) n_gpu += f.tiny.plan.program.units[i].backend == ATSI_GPU;
             divided |= n_gpu > 0 && n_gpu < n;
             whole |= n_gpu == n;
         }
@@ -165,12 +152,12 @@ static void test_too_small_a_budget_names_the_smallest(void **state) {
     struct atsi_placement p;
     char least[32];
     set_up(&f, "llama", NULL);
-    uint64_t least_vram = atsi_budget_least(&f.plan, &f.profile, NULL);
+    uint64_t least_vram = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
     snprintf(least, sizeof least, "(%lluM", (unsigned long long)(least_vram >> 20));
     struct atsi_place_options o = options_of(least_vram - 1);
-    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", least);
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--vram", least);
     o.vram_bytes = f.profile.gpu_bytes + 1;
-    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--vram", "6 GiB");
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--vram", "6 GiB");
     tear_down(&f);
 }
 
@@ -181,24 +168,24 @@ static void test_pins(void **state) {
     struct atsi_placement p;
     set_up(&f, "qwen3moe", NULL);
     struct atsi_pin pins[] = {{"ffn_.*_exps", ATSI_CPU}, {"^output$", ATSI_GPU}};
-    struct atsi_place_options o = options_of(atsi_budget_least(&f.plan, &f.profile, NULL) + (64 << 20));
+    struct atsi_place_options o = options_of(atsi_budget_least(&f.tiny.plan, &f.profile, NULL) + (64 << 20));
     o.pins = pins;
     o.n_pins = 2;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
-    for (uint32_t i = 0; i < f.plan.program.n_units; i++) {
-        const struct atsi_unit *u = &f.plan.program.units[i];
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.tiny.plan.program.n_units; i++) {
+        const struct atsi_unit *u = &f.tiny.plan.program.units[i];
         if (u->kind == ATSI_UNIT_EXPERTS) assert_int_equal(u->backend, ATSI_CPU);
         if (u->kind == ATSI_UNIT_HEAD) assert_int_equal(u->backend, ATSI_GPU);
     }
     pins[0].pattern = "no_such_unit";
-    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "no_such_unit");
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--pin", "no_such_unit");
     pins[0].pattern = "(";
-    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, "--pin", "regular expression");
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--pin", "regular expression");
     pins[0].pattern = ".";
     pins[0].side = ATSI_GPU;
-    f.plan.limits.n_ctx = 1 << 18; // caches of many MiB
-    o.vram_bytes = atsi_budget_least(&f.plan, &f.profile, NULL) + (2 << 20);
-    assert_int_equal(atsi_place(&f.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
+    f.tiny.plan.limits.n_ctx = 1 << 18; // caches of many MiB
+    o.vram_bytes = atsi_budget_least(&f.tiny.plan, &f.profile, NULL) + (2 << 20);
+    assert_int_equal(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
     tear_down(&f);
 }
 
@@ -210,29 +197,31 @@ static void test_types_without_gpu_kernels(void **state) {
     struct atsi_error err = {0};
     struct atsi_placement p;
     set_up(&f, "llama", NULL);
-    struct atsi_unit *unit = &f.plan.program.units[0];
+    struct atsi_unit *unit = &f.tiny.plan.program.units[0];
     assert_int_equal(unit->kind, ATSI_UNIT_EMBED);
-    f.plan.program.tensors[f.plan.program.ops[unit->first_op].tensor[0]].dtype = ATSI_IQ2_XXS; // plain, and no float
+    f.tiny.plan.program.tensors[f.tiny.plan.program.ops[unit->first_op].tensor[0]].dtype =
+        ATSI_IQ2_XXS; // plain, and no float
     struct atsi_place_options o = options_of(f.profile.gpu_bytes);
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
-    for (uint32_t i = 0; i < f.plan.program.n_units; i++)
-        assert_int_equal(f.plan.program.units[i].backend, &f.plan.program.units[i] == unit ? ATSI_CPU : ATSI_GPU);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.tiny.plan.program.n_units; i++)
+        assert_int_equal(f.tiny.plan.program.units[i].backend,
+                         &f.tiny.plan.program.units[i] == unit ? ATSI_CPU : ATSI_GPU);
     assert_true(p.decode_us < ATSI_NEVER_US && p.prefill_us < ATSI_NEVER_US);
     struct atsi_pin pin = {unit->name, ATSI_GPU};
     o.pins = &pin;
     o.n_pins = 1;
-    check_refused(atsi_place(&f.plan, &f.profile, &o, &p, &err), err, unit->name);
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, unit->name);
     tear_down(&f);
 }
 
 static void plan_again(struct fixture *f, uint32_t n_ctx) {
     struct atsi_error err;
-    atsi_plan_free(&f->plan);
-    atsi_lowered_free(&f->lowered);
-    check_ok(atsi_lower(f->gguf, &(struct atsi_lower_options){.n_ctx = n_ctx}, &f->lowered, &err), err);
-    check_ok(atsi_content_make(f->gguf, &f->lowered,
+    atsi_plan_free(&f->tiny.plan);
+    atsi_lowered_free(&f->tiny.lowered);
+    check_ok(atsi_lower(f->tiny.gguf, &(struct atsi_lower_options){.n_ctx = n_ctx}, &f->tiny.lowered, &err), err);
+    check_ok(atsi_content_make(f->tiny.gguf, &f->tiny.lowered,
                                &(struct atsi_content_options){.chunk = 32, .kv_type = ATSI_F16, .command = "test"},
-                               &f->plan, &err),
+                               &f->tiny.plan, &err),
              err);
 }
 
@@ -245,33 +234,33 @@ static void test_the_chunk_is_chosen(void **state) {
     struct atsi_placement p, alone;
     set_up(&f, "qwen3moe", NULL);
     plan_again(&f, 512);
-    uint64_t least = atsi_budget_least(&f.plan, &f.profile, NULL);
+    uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
     f.profile.to_device.fixed_us = 500; // streaming pays once a chunk
     struct atsi_place_options o = options_of(least + (4 << 20));
     o.choose_chunk = true;
     o.prefill_weight = 1;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
     assert_int_equal(p.n_chunks, 4);
     assert_int_equal(sum(&p.budget), o.vram_bytes);
     const struct atsi_chunk_option *chosen = NULL;
     for (uint32_t i = 0; i < p.n_chunks; i++) {
         assert_int_equal(p.chunks[i].chunk, 32 << i);
-        if (p.chunks[i].chunk == f.plan.limits.chunk) chosen = &p.chunks[i];
+        if (p.chunks[i].chunk == f.tiny.plan.limits.chunk) chosen = &p.chunks[i];
     }
     assert_true(chosen && chosen->fits && chosen->chunk > 32);
     for (uint32_t i = 0; i < p.n_chunks; i++)
         assert_true(!p.chunks[i].fits || chosen->objective_us <= p.chunks[i].objective_us);
     o.choose_chunk = false;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &alone, &err), err);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &alone, &err), err);
     assert_true(alone.n_chunks == 1 && alone.prefill_us == p.prefill_us && alone.decode_us == p.decode_us);
 
     plan_again(&f, 512);
     o.choose_chunk = true;
-    uint64_t base = atsi_budget_base(&f.plan, &f.profile, NULL);
+    uint64_t base = atsi_budget_base(&f.tiny.plan, &f.profile, NULL);
     f.profile.context_bytes += least - base; // to the MiB
     o.vram_bytes = least;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
-    assert_true(f.plan.limits.chunk == 32 && p.chunks[0].fits && !p.chunks[3].fits);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
+    assert_true(f.tiny.plan.limits.chunk == 32 && p.chunks[0].fits && !p.chunks[3].fits);
     tear_down(&f);
 }
 
@@ -308,18 +297,18 @@ static void test_shares_are_predicted(void **state) {
     struct atsi_place_options o = options_of(f.profile.gpu_bytes);
     o.pins = &pin;
     o.n_pins = 1;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
     const struct atsi_decode_forecast *d = &p.decode;
     assert_true(isinf(d->shares_us)); // so small matrices stand on both sides
     assert_true(p.decode_us == fmin(d->static_us, d->streams_us));
     assert_true(d->terms.cpu_us > 0 && d->terms.gpu_us > 0 && d->terms.n_waits > 0 && d->handover_us > 0);
-    for (uint32_t i = 0; i < f.plan.program.n_tensors; i++) // as large as those of real models, for the prediction
-        f.plan.program.tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.tiny.plan.program.n_tensors; i++) // as large as those of real models, for the prediction
+        f.tiny.plan.program.tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES;
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
     assert_true(p.decode_us == fmin(d->static_us, fmin(d->streams_us, d->shares_us)) && isfinite(d->shares_us));
     assert_true(d->terms.link_us > 0);
     o.n_pins = 0;
-    check_ok(atsi_place(&f.plan, &f.profile, &o, &p, &err), err);
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
     assert_true(isinf(d->shares_us) && d->terms.cpu_us == 0 && d->terms.link_us == 0);
     tear_down(&f);
 }
