@@ -14,8 +14,8 @@ trap '[ -n "${KEEP:-${PREPARE:-}}" ] || rm -rf "$WORK"' EXIT # what one call has
 say() { printf '== +%d s  %s\n' $SECONDS "$*"; }
 time_is_left() { [ $SECONDS -lt "${SECONDS_LEFT:-100000}" ] || { say "no time left: $*"; return 1; }; }
 
-# ids N VOCAB FILE: N token ids, the same every time.
-ids() { awk -v n="$1" -v v="$2" 'BEGIN { srand(7); for (i = 0; i < n; i++) printf "%d ", int(rand() * v) }' >"$3"; }
+# ids N VOCAB FILE [SEED]: N token ids, the same every time.
+ids() { awk -v n="$1" -v v="$2" -v s="${4:-7}" 'BEGIN { srand(s); for (i = 0; i < n; i++) printf "%d ", int(rand() * v) }' >"$3"; }
 
 # model SHAPE OPTIONS... -> $WORK/SHAPE.gguf
 model() {
@@ -58,6 +58,25 @@ mib_on() { sed -n "s/^load .* \([0-9.]*\) MiB on the $1.*/\1/p" "$2"; }
 ratio() { awk -v a="${1:-0}" -v b="${2:-0}" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "-" }'; }
 # median of its arguments
 median() { printf '%s\n' "$@" | sort -g | awk '{ v[NR] = $1 } END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; else print "-" }'; }
+
+# Of a file with a number a line: middle FILE is its median, spread FILE that with the smallest and the largest.
+# shellcheck disable=SC2046
+middle() { median $(cat "$1"); }
+spread() {
+    [ -s "$1" ] || { printf -- -; return; }
+    printf '%.4g (%.4g-%.4g, %d runs)' "$(middle "$1")" "$(sort -g "$1" | head -n 1)" "$(sort -g "$1" | tail -n 1)" "$(wc -l <"$1")"
+}
+
+# run_peer GGUF THREADS N_PREFILL N_DECODE DEPTH: another program on the same file, where PEER names it (see pair.sh); its rates are added
+# to $WORK/peer.prefill and $WORK/peer.decode, the rest of what it says stays in $WORK/peer.log.
+run_peer() {
+    [ -n "${PEER:-}" ] || return 0
+    # shellcheck disable=SC2086
+    timeout -k 5 "${RUN_SECONDS:-90}" $PEER "$@" >"$WORK/peer.log" 2>&1 ||
+        { echo "peer: exit code $?: $(tail -n 2 "$WORK/peer.log")"; return 1; }
+    sed -n 's/^prefill //p' "$WORK/peer.log" >>"$WORK/peer.prefill"
+    sed -n 's/^decode //p' "$WORK/peer.log" >>"$WORK/peer.decode"
+}
 
 # used_share SHAPE: of the experts, as used/all.
 used_share() { "$B/tools/synth_model" --list | awk -v s="$1" '$1 == s { if (match($0, /[0-9]+ of [0-9]+/)) { split(substr($0, RSTART, RLENGTH), n, " of "); print n[1] "/" n[2] } else print "1/1" }'; }

@@ -44,24 +44,6 @@ ours() {
     rate prefill "$WORK/prefill.log" >>"$WORK/ours.prefill"
 }
 
-theirs() { # SHAPE
-    [ -n "${PEER:-}" ] || return 0
-    # shellcheck disable=SC2086
-    timeout -k 5 "${RUN_SECONDS:-90}" $PEER "$WORK/$1.gguf" "$threads" "$n_prefill" "$n_decode" "$depth" >"$WORK/peer.log" 2>&1 ||
-        { echo "peer: exit code $?: $(tail -n 2 "$WORK/peer.log")"; return 1; }
-    sed -n 's/^prefill //p' "$WORK/peer.log" >>"$WORK/peer.prefill"
-    sed -n 's/^decode //p' "$WORK/peer.log" >>"$WORK/peer.decode"
-}
-
-# spread FILE: median, smallest, largest of the numbers in it
-spread() {
-    [ -s "$1" ] || { printf -- -; return; }
-    # shellcheck disable=SC2046
-    printf '%.4g (%.4g-%.4g, %d runs)' "$(median $(cat "$1"))" "$(sort -g "$1" | head -n 1)" "$(sort -g "$1" | tail -n 1)" "$(wc -l <"$1")"
-}
-# shellcheck disable=SC2046
-middle() { median $(cat "$1"); }
-
 report() { # NAME GB_A_TOKEN
     local phase
     for phase in prefill decode; do
@@ -88,7 +70,7 @@ one() { # SHAPE RUNS SYNTH_OPTIONS...
     model "$1" "${@:3}" && make_plan "$WORK/$1.gguf" || return 1
     for ((run = 0; run < $2; run++)); do
         if [ $run -gt 0 ] && ! time_is_left "$name, run $run"; then break; fi
-        ours && theirs "$1" || return 1
+        ours && run_peer "$WORK/$1.gguf" "$threads" "$n_prefill" "$n_decode" "$depth" || return 1
     done
     report "$name" "$(read_a_token "$1")"
     rm -f "$WORK"/*.gguf "$WORK"/m.atsp*
