@@ -54,7 +54,7 @@ make_plan() {
 make_reference() { # TYPE
     make_plan "$1" reference --vram 2G || return 1
     timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/reference.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --stats --quiet \
-        --device cpu --isa reference --threads 1 --logits "$d/reference.logits" -n 12 --print-ids >"$d/reference.ids" 2>"$d/log" ||
+        --device cpu --isa reference --threads 2 --logits "$d/reference.logits" -n 12 --print-ids >"$d/reference.ids" 2>"$d/log" ||
         { echo "the reference kernels: exit code $?"; return 1; }
     if [ -n "${MODELS_KEEP:-}" ]; then cp "$d/reference.logits" "$MODELS_KEEP/${d##*/}.reference"; fi
     rm "$d/reference.atsp"
