@@ -8,7 +8,7 @@
 # MODELS_DEVICE: cuda (default) or sim:PROFILE.json, which must give the CPU's logits to the last bit
 # MODELS_PROFILE: what plans are made for   MODELS_FAMILIES, MODELS_TYPES: some; FAMILY:SEED leaves out the runs before that one
 # MODELS_JOBS: families at a time, two threads each   MODELS_SEED: of the first run   MODELS_SECONDS: no family starts after these
-# MODELS_UNDER: what runs on the device go through, as "compute-sanitizer --tool racecheck --error-exitcode 9"
+# MODELS_UNDER: what runs on the device go through, as "compute-sanitizer --tool racecheck --error-exitcode 9 --log-file /dev/stderr"
 # MODELS_RUN_SECONDS: the most that one run may take   MODELS_KEEP: a folder for the logits of every run and of the reference
 # A family's runs are those of one program (tools/run_plans), which opens the card once, while the next plans are made.
 #
@@ -103,6 +103,7 @@ check_plans() {
     local plans=$1 n
     shift
     make_model "$1" "$2" && make_reference "$2" || return 1
+    touch "$d/worst"
     "$plans" "$@" | tee "$d/list" | run_on_device | all_agree "$1" "$2"
     local status=("${PIPESTATUS[@]}")
     n=$(wc -l <"$d/worst")
