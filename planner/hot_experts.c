@@ -6,7 +6,7 @@
 
 #include "planner/budget.h"
 #include "planner/cost.h"
-#include "runtime/schedule/hits.h"
+#include "runtime/schedule/shares.h"
 
 static enum atsi_status no_memory(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "out of memory while ranking experts");
@@ -142,14 +142,16 @@ struct router_times {
 };
 
 static struct router_times times_of(const struct atsi_plan *plan, uint32_t router_unit) {
-    struct router_times t = {0};
+    struct router_times t = {.slots = atsi_slot_times_start(plan)};
     const struct atsi_contention *c = &plan->contention;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         if (plan->program.units[u].router_unit != (int32_t)router_unit) continue;
         const struct atsi_unit_times *d = &plan->decode_times[u], *p = &plan->prefill_times[u];
-        t.slots.cpu_us += d->cpu_us * c->cpu_beside_link;
-        t.slots.gpu_us += d->gpu_us;
-        t.slots.link_us += d->transfer_us * c->link_in_place;
+        atsi_slot_times_add(&t.slots, &(struct atsi_slot_times){.cpu_us = d->cpu_us * c->cpu_beside_link,
+                                                                .gpu_us = d->gpu_us,
+                                                                .link_us = d->transfer_us * c->link_in_place,
+                                                                .cpu_fixed_us = d->cpu_fixed_us,
+                                                                .gpu_fixed_us = d->gpu_fixed_us});
         t.handover_us = fmax(t.handover_us, d->switch_us);
         t.cpu_us += p->cpu_us;
         t.streamed_us += atsi_streamed_us(plan, u, ATSI_PREFILL);
