@@ -96,8 +96,9 @@ static double hit_us(const struct atsi_exchange *x, uint32_t i) {
     double cpu_us = 0, link_us = 0;
     if (!plan->decode_times) return x->routers[i].exchange_us;
     while (next_unit(x, i, &cursor, &u)) {
-        cpu_us += plan->decode_times[u].cpu_us * plan->contention.cpu_beside_link;
-        link_us += plan->decode_times[u].transfer_us * plan->contention.link_in_place;
+        const struct atsi_unit_times *t = &plan->decode_times[u];
+        cpu_us += (t->cpu_us - t->cpu_fixed_us) * plan->contention.cpu_beside_link;
+        link_us += t->transfer_us * plan->contention.link_in_place;
     }
     return cpu_us > 0 && link_us > 0 ? 1 / (1 / cpu_us + 1 / link_us) / x->experts->routers[i].n_used : 0;
 }

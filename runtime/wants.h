@@ -18,7 +18,7 @@ struct atsi_wants {
     double weight;                            // of a choice made now: instead of all older ones losing, new ones gain
     double n_tokens_recent, n_squares_recent; // of the tokens counted: sums of their weights, and of these squared
     double n_chosen_recent, n_hits_recent;    // likewise
-    double n_chosen_seen, n_hits_seen;         // likewise, without what was expected at first, since the last restart
+    double n_chosen_seen, n_hits_seen;        // likewise, without what was expected at first, since the last restart
     uint64_t n_chosen, n_hits;                // all alike
 };
 
