@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "kernels/narrow_call.h"
 
 enum {
     SMALL_PAGE_BYTES = 4096,
@@ -18,6 +19,7 @@ enum {
 static const uint64_t gpu_cold_bytes = 256 << 20; // over any GPU's cache
 static const uint64_t least_cpu_cold_bytes = 256 << 20, most_cpu_cold_bytes = UINT64_C(2) << 30;
 static const double sampling_us = 30e3; // spent on one operation, if that is enough for MIN_SAMPLES
+static const double pause_us = 60;      // before a list of its own
 
 // ---- sides --------------------------------------------------------------------------------------------------------
 
@@ -158,6 +160,9 @@ struct bench {
     struct atsi_round_ref round_ref; // on the side
     struct atsi_op_call calls[MAX_CALLS];
     int n_calls;
+    const struct atsi_bench_part *part; // NULL: whole operations
+    struct atsi_op_call narrowed[MAX_CALLS];
+    struct atsi_call_part narrowed_parts[MAX_CALLS];
 };
 
 // Writes the elements [first, first + n) of what a block is filled with to `at`.
@@ -289,6 +294,15 @@ static void place_cold(struct bench *b) {
     }
 }
 
+// The calls of a pass: those above, or the part that is asked for of each.
+static const struct atsi_op_call *calls_of_pass(struct bench *b) {
+    for (int i = 0; b->part && i < b->n_calls; i++) {
+        b->narrowed[i] = b->calls[i];
+        atsi_narrow_call(&b->narrowed[i], 0, b->part->n_columns, &b->narrowed_parts[i]);
+    }
+    return b->part ? b->narrowed : b->calls;
+}
+
 // How often the operation is made in a pass: until the calls have gone round the arena, or all experts have had their turn. The CPU
 // takes fewer, since its next pass goes on where this one ended.
 static int count_calls(const struct bench *b, uint32_t n_tokens) {
@@ -332,8 +346,9 @@ double atsi_median(double *samples, int n, double *spread) {
 }
 
 static enum atsi_status launch_all(struct bench *b, struct atsi_error *err) {
+    const struct atsi_op_call *calls = calls_of_pass(b);
     for (int i = 0; i < b->n_calls; i++)
-        ATSI_TRY(b->side->device->ops->launch(b->side->stream, &b->calls[i], &b->round, err));
+        ATSI_TRY(b->side->device->ops->launch(b->side->stream, &calls[i], &b->round, err));
     return ATSI_OK;
 }
 
@@ -353,20 +368,32 @@ static enum atsi_status run_on_device(struct bench *b, void *graph, double *us, 
     return ATSI_OK;
 }
 
+// Times lists of n calls; the caller waits before each list as it does for a device, busily.
+static double run_lists(const struct bench *b, const struct atsi_op_call *calls, int n, double wait_us) {
+    double us = 0;
+    for (int i = 0; i < b->n_calls; i += n) {
+        double start = atsi_clock_us(), begin = start + wait_us;
+        while (start < begin) start = atsi_clock_us();
+        atsi_cpu_run(b->side->cpu, b->side->pool, &calls[i], n);
+        us += atsi_clock_us() - start;
+    }
+    return us;
+}
+
 static enum atsi_status run_once(struct bench *b, void *graph, double *us, struct atsi_error *err) {
     if (b->side->device) return run_on_device(b, graph, us, err);
     place_cold(b);
-    double start = atsi_clock_us();
-    atsi_cpu_run(b->side->cpu, b->side->pool, b->calls, b->n_calls);
-    *us = atsi_clock_us() - start;
+    const struct atsi_op_call *calls = calls_of_pass(b);
+    bool alone = b->part && b->part->alone;
+    *us = run_lists(b, calls, alone ? 1 : b->n_calls, alone ? pause_us : 0);
     return ATSI_OK;
 }
 
 static enum atsi_status sample(struct bench *b, void *graph, double *us, double *spread, struct atsi_error *err) {
-    double samples[MAX_SAMPLES], spent = 0, warm_up;
+    double samples[MAX_SAMPLES], spent = 0, warm_up, most_us = b->part ? sampling_us / 3 : sampling_us;
     int n = 0;
     ATSI_TRY(run_once(b, graph, &warm_up, err));
-    while (n < MIN_SAMPLES || (n < MAX_SAMPLES && spent < sampling_us)) {
+    while (n < MIN_SAMPLES || (n < MAX_SAMPLES && spent < most_us)) {
         ATSI_TRY(run_once(b, graph, &samples[n], err));
         samples[n] /= b->n_calls;
         spent += samples[n++] * b->n_calls;
@@ -396,17 +423,30 @@ static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us
     return sample_with_graph(b, us, spread, err);
 }
 
-enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
-                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+static enum atsi_status bench(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                              uint32_t n_tokens, const struct atsi_bench_part *part, double *us, double *spread,
+                              struct atsi_error *err) {
     if (!side->arena) ATSI_TRY(side->device ? make_gpu_arena(side, plan, err) : make_cpu_arena(side, plan, err));
     struct bench *b = calloc(1, sizeof *b);
     if (!b) return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
     b->side = side;
     b->plan = plan;
     b->op = &plan->program.ops[i_op];
+    b->part = part;
     enum atsi_status status = run_bench(b, n_tokens, us, spread, err);
     if (side->device) side->device->ops->stream_sync(side->stream, NULL);
     free_blocks(b);
     free(b);
     return status;
+}
+
+enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+    return bench(side, plan, i_op, n_tokens, NULL, us, spread, err);
+}
+
+enum atsi_status atsi_bench_part(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                 const struct atsi_bench_part *part, double *us, struct atsi_error *err) {
+    double spread;
+    return bench(side, plan, part->i_op, 1, part, us, &spread, err);
 }

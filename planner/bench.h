@@ -42,6 +42,18 @@ void atsi_bench_close(struct atsi_bench_side *side);
 enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
                                uint32_t n_tokens, double *us, double *spread, struct atsi_error *err);
 
+// A part of an operation in rounds of one token.
+struct atsi_bench_part {
+    uint32_t i_op;
+    uint32_t
+        n_columns; // the first ones of its output: whole tiles of a matrix, whole slots of experts (kernels/narrow_call.h)
+    // On the CPU every call in a list of its own, after a pause as long as the device often takes in a round. Else as above.
+    bool alone;
+};
+// Median microseconds of it, as cold as above. Takes a third of the time that a whole operation is given.
+enum atsi_status atsi_bench_part(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                 const struct atsi_bench_part *part, double *us, struct atsi_error *err);
+
 // Median of n samples (sorts them) and (largest - smallest) / median.
 double atsi_median(double *samples, int n, double *spread);
 

@@ -330,6 +330,7 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
     ATSI_TRY(make_times(plan, err));
     snprintf(plan->device, sizeof plan->device, "%s", profile->name);
     plan->contention = profile->contention;
+    plan->cpu_start_us = atsi_device_profile_knows_parts(profile, ATSI_CPU) ? profile->cpu_start_us : 0;
     atsi_plan_drop_resident_experts(plan);
     enum atsi_status status = atsi_problem_open(&s, plan, profile, options, err);
     if (status == ATSI_OK)
