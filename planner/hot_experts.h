@@ -44,8 +44,8 @@ struct atsi_hot_experts {
 };
 
 // The part of a router's choices that goes to the expert of this rank when nothing has been counted: uneven as the rank to the power of
-// -ATSI_PRIOR_EXPONENT (docs/placement.md: the flattest that has been measured).
-#define ATSI_PRIOR_EXPONENT 0.5
+// -ATSI_PRIOR_EXPONENT (docs/placement.md: between even routers and the flattest that have been measured, 0.5).
+#define ATSI_PRIOR_EXPONENT 0.3
 
 // Ranks the experts of every router of the plan whose experts the GPU has kernels for and that have matrices of more than
 // ATSI_SMALL_TENSOR_BYTES, but for routers behind which a unit is `held` [n_units] (pinned; NULL: none). By *stats, or NULL: in the order of

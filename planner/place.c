@@ -139,7 +139,9 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
 }
 
 // A prior promises nothing: the way that rests on it is left where routers that choose all experts alike would make it worse than the
-// best of the others by more than two hundredths, less than predictions are off by.
+// best of the others by more than this (docs/placement.md, "When nothing has been counted").
+static const double most_even_loss = 0.05;
+
 static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
     struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
     struct bests others = *bests;
@@ -148,7 +150,7 @@ static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bes
     struct atsi_candidate c = single->candidate;
     ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EVEN, err));
     double score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us);
-    if (score > best_of(&others)->score * 1.02) *bests = others;
+    if (score > best_of(&others)->score * (1 + most_even_loss)) *bests = others;
     return ATSI_OK;
 }
 

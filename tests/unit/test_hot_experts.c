@@ -366,11 +366,24 @@ static void the_better_way_is_taken(void **state) {
     tear_down(&f);
 }
 
-// Without statistics a placement may rest on a guess only as far as routers that choose all experts alike lose nothing to speak of.
-static void a_guess_costs_nothing_to_speak_of(void **state) {
+// What a placement takes when of each router's choices this part finds its expert resident.
+static double score_with(struct fixture *f, struct atsi_placement p, double (*hit_rate)(double part_resident)) {
+    struct atsi_error err = {0};
+    for (uint32_t u = 0; f->tiny.plan.resident_experts && u < f->tiny.plan.program.n_units; u++)
+        f->tiny.plan.resident_experts[u].hit_rate =
+            (float)hit_rate((double)f->tiny.plan.resident_experts[u].n / TINY_EXPERTS);
+    check_ok(atsi_forecast_decode(&f->tiny.plan, f->tiny.plan.limits.temp_bytes, &p.decode, &err), err);
+    p.decode_us = p.decode.best_us;
+    return score_of(f, &p);
+}
+
+static double even(double part_resident) { return part_resident; }
+
+// Without statistics a placement may rest on a guess as far as routers that choose all experts alike lose little; as uneven as the least
+// uneven ones that have been measured it gains.
+static void a_guess_costs_little(void **state) {
     (void)state;
     struct fixture f;
-    struct atsi_error err = {0};
     bool guessed = false;
     set_up(&f, "qwen3moe");
     uint64_t least = atsi_budget_least(&f.tiny.plan, &f.profile, NULL);
@@ -381,12 +394,10 @@ static void a_guess_costs_nothing_to_speak_of(void **state) {
         struct atsi_placement p = place(&f, ATSI_EXPERTS_AUTO, NULL, vram);
         assert_true(score_of(&f, &p) <= unit_score * 1.001);
         assert_false(p.experts_counted);
-        for (uint32_t u = 0; f.tiny.plan.resident_experts && u < f.tiny.plan.program.n_units; u++)
-            f.tiny.plan.resident_experts[u].hit_rate = (float)f.tiny.plan.resident_experts[u].n / TINY_EXPERTS;
-        check_ok(atsi_forecast_decode(&f.tiny.plan, f.tiny.plan.limits.temp_bytes, &p.decode, &err), err);
-        p.decode_us = p.decode.best_us;
-        assert_true(score_of(&f, &p) <= unit_score * 1.021);
-        guessed = guessed || p.method == ATSI_PLACE_SINGLE_EXPERTS;
+        assert_true(score_with(&f, p, even) <= unit_score * 1.051);
+        if (p.method != ATSI_PLACE_SINGLE_EXPERTS) continue;
+        assert_true(score_with(&f, p, sqrt) <= unit_score * 1.001);
+        guessed = true;
     }
     assert_true(guessed);
     tear_down(&f);
@@ -419,7 +430,7 @@ int main(void) {
         cmocka_unit_test(the_choice_is_the_best),
         cmocka_unit_test(what_is_chosen_becomes_the_plan),
         cmocka_unit_test(the_better_way_is_taken),
-        cmocka_unit_test(a_guess_costs_nothing_to_speak_of),
+        cmocka_unit_test(a_guess_costs_little),
         cmocka_unit_test(biases_are_within_the_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
