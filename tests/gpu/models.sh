@@ -16,9 +16,12 @@
 # models by 6e-5, logits of deviation 2 by 1.2e-4, and the largest of 40 x 512 of them, four deviations out, by 5e-4. How much more a family
 # makes of it was tried on the CPU: noise of 2e-5 in the norms (4 to 10 seeds) moves the logits of llama and qwen3moe by 3.8e-4 to
 # 4.9e-4, of qwen3next by 7e-4, of qwen35moe by 5.8e-4 and of gpt-oss by 1.1e-3 to 3.3e-3, as much with all of its experts in use. So hybrids
-# are allowed 1e-3 as in tests/cli/reference.sh and gpt-oss 2e-3 (a missing term costs over 0.1). Seen on an H200 (2026-11-30, up to
-# 20 placements a family): hybrids 4.8e-4, gpt-oss 9.8e-4, others 2.8e-4. Greedy text of float32 files is equal. Quantised weights with
+# are allowed 1e-3 as in tests/cli/reference.sh and gpt-oss 2e-3 (a missing term costs over 0.1). Seen on an H200 (2026-11-30, 20 placements
+# a family): hybrids 4.8e-4, gpt-oss 9.8e-4, others 2.8e-4. Greedy text of float32 files is equal. Quantised weights with
 # an f16 cache: tests/cli/reference.sh derives rms 0.12; with routers the median row's 0.2, since a near tie may fall the other way.
+# The larger models of `experts` are moved by 4e-4 (minimax-m2) to 3.4e-3 (gpt-oss), most by 1e-3 to 2e-3 (3 to 6 seeds): all are allowed
+# 2e-3. No router comes near a tie in their prompt. After the other one, 3 4 5 ..., two experts of qwen1.5-moe are 1.2e-5 apart, and 0.18 in
+# the logits of a row hang on which of them is chosen.
 . "$(dirname "$0")/../support/cli.sh"
 device=${MODELS_DEVICE:-cuda}
 profile=${MODELS_PROFILE:-plans/h200-xeon-16.json}
@@ -28,7 +31,8 @@ families=${MODELS_FAMILIES:-qwen3-1.7b qwen2.5-7b llama3.1-8b gemma3-27b glm-z1-
 n_jobs=${MODELS_JOBS:-$((($(nproc) + 1) / 2))}
 seed=${MODELS_SEED:-1} n_runs=${ATSI_SOAK_RUNS:-20}
 expert_sizes=(--experts 8 --used 2 --expert-ff 256)
-seq 3 42 >"$work/ids"
+prompt=$work/ids
+seq 3 42 >"$prompt"
 
 has_experts() { [[ $1 == *-a3b || $1 == *-a10b || $1 == *-a2.7b || $1 == mixtral* || $1 == minimax* || $1 == *-air || $1 == gpt-oss* ]]; }
 is_hybrid() { [[ $1 == qwen3-next* || $1 == qwen3.5* ]]; }
@@ -53,7 +57,7 @@ make_plan() {
 # What the reference kernels say: $d/reference.logits, $d/reference.ids; how often they chose each expert is counted on the way.
 make_reference() { # TYPE
     make_plan "$1" reference --vram 2G || return 1
-    timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/reference.atsp" --tokens-in "$work/ids" --temp 0 --ignore-eos --stats --quiet \
+    timeout -k 5 "${MODELS_RUN_SECONDS:-60}" "$B/atsi-run" "$d/reference.atsp" --tokens-in "$prompt" --temp 0 --ignore-eos --stats --quiet \
         --device cpu --isa reference --threads 2 --logits "$d/reference.logits" -n 12 --print-ids >"$d/reference.ids" 2>"$d/log" ||
         { echo "the reference kernels: exit code $?"; return 1; }
     if [ -n "${MODELS_KEEP:-}" ]; then cp "$d/reference.logits" "$MODELS_KEEP/${d##*/}.reference"; fi
@@ -66,14 +70,14 @@ run_on_device() {
     read -ra under <<<"${MODELS_UNDER:-}"
     if [[ $device == sim:* ]]; then isa=(--isa reference); fi
     timeout -k 5 $((${MODELS_RUN_SECONDS:-60} + 5 * ${ATSI_SOAK_RUNS:-20})) "${under[@]}" "$B/tools/run_plans" --device "$device" "${isa[@]}" \
-        --tokens-in "$work/ids" -n 12
+        --tokens-in "$prompt" -n 12
 }
 
 # agrees FAMILY TYPE OUT: logits and text of a run with the reference's; the worst figure goes to $d/worst.
 agrees() {
     local name=max_abs bound=5e-4 line value
     if is_hybrid "$1"; then bound=1e-3; fi
-    if [[ $1 == gpt-oss* ]]; then bound=2e-3; fi
+    if [[ $1 == gpt-oss* || $job == check_experts ]]; then bound=2e-3; fi
     if [ "$2" != f32 ]; then
         name=rms bound=0.12
         if has_experts "$1"; then name=rms_median bound=0.2; fi
@@ -182,7 +186,8 @@ one_by_one() {
 check_experts() { # FAMILY TYPE
     local n_resident
     local expert_sizes=(--experts 16 --used 4 --expert-ff 512) # so that no type makes them small tensors
-    local given=$profile profile=$d/quick.json
+    local given=$profile profile=$d/quick.json prompt=$d/ids
+    seq 10 49 >"$prompt"
     sed -E 's/"switch_us": *[0-9.e+-]+/"switch_us": 0.1/' "$given" >"$profile"
     check_plans one_by_one "$@" || return 1
     n_resident=$(awk '{ n += $1 } END { print n + 0 }' "$d/resident")
@@ -195,7 +200,7 @@ check_sanitized() { # FAMILY TYPE
     make_model "$1" "$2" && make_plan "$2" plan --vram "$(($(least_mib "$2") + 3))M" || return 1
     for tool in ${SANITIZERS:-memcheck racecheck initcheck}; do
         timeout -k 5 "${MODELS_RUN_SECONDS:-120}" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/atsi-run" "$d/plan.atsp" \
-            --device "$device" --tokens-in "$work/ids" --temp 0 --ignore-eos --quiet -n 4 >"$d/log" 2>&1 && continue
+            --device "$device" --tokens-in "$prompt" --temp 0 --ignore-eos --quiet -n 4 >"$d/log" 2>&1 && continue
         echo "$tool: exit code $?"
         tail -n 12 "$d/log"
         return 1
