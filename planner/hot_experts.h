@@ -23,6 +23,7 @@ struct atsi_expert_router {
 struct atsi_expert_block {
     uint64_t size_bytes;
     double value_us;
+    double bulge_us; // how much more than its part of the value a part of the bytes saves at most
 };
 
 enum {
@@ -66,7 +67,8 @@ void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *
 
 // The best numbers of residents for every budget up to most_bytes, exactly: one number for each router, a dynamic program over routers and
 // granules. Sizes are rounded up to granules of granule_bytes, or more where that would make over ATSI_EXPERT_GRANULES_MAX. Sets
-// the blocks: pieces of the least concave function above what can be saved, the most worthwhile first.
+// the blocks: what bytes would save if any part of an expert could be resident, a concave function that no numbers exceed, byte by byte,
+// in pieces of whole granules, the most worthwhile first.
 enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes,
                                         struct atsi_error *err);
 

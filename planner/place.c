@@ -200,6 +200,7 @@ static enum atsi_status settle(struct atsi_problem *s, const struct atsi_candida
     };
     struct atsi_plan *plan = s->plan;
     struct atsi_milp_options milp = atsi_milp_defaults();
+    milp.fine_bytes = ATSI_ALIGNMENT; // of which what is placed is made
     struct atsi_solve_result result;
     milp.seconds_max = s->options->certify_seconds;
     ATSI_TRY(take_chunk(s, c->chunk, out, err));
