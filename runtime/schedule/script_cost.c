@@ -87,6 +87,12 @@ static double absent_in_step(const struct builder *b, const struct atsi_step *s,
     return all > 0 ? here / all : 0;
 }
 
+// What a token takes all of whose slots are on that side, and none of them resident.
+static double all_slots_us(const struct builder *b, enum atsi_backend side, uint32_t i_unit) {
+    struct atsi_slot_times t = atsi_slot_times_of(b->plan, i_unit, &b->units[i_unit], 1);
+    return side == ATSI_CPU ? t.cpu_us : t.gpu_us + t.link_us;
+}
+
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
     const struct atsi_program *p = &b->plan->program;
     uint32_t u = atsi_program_unit_of(p, s->op);
@@ -96,6 +102,7 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
         cost->cpu_us += (float)(weight * step_us(b, s, u, unit->t_cpu_us * b->beside_link, unit->cpu_fixed_us));
     else
         cost->gpu_us += (float)(weight * step_us(b, s, u, unit->t_gpu_us, unit->gpu_fixed_us));
+    if (s->by_token) cost->most_us += (float)(weight * all_slots_us(b, s->backend, u));
     if (!s->promoted || b->waits_for_transfer) return;
     double absent = absent_in_step(b, s, u) * weight;
     cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);

@@ -13,6 +13,8 @@
 // What a split asks of each resource.
 struct atsi_split_cost {
     float cpu_us, gpu_us, link_us;
+    float
+        most_us; // of slots that are divided token by token, which differ in what they take: all of them; 0: tokens are alike
 };
 
 struct atsi_script_cost {

@@ -101,9 +101,9 @@ static void record(struct machine *m, const struct atsi_scales *s) {
         const struct atsi_split_cost *c = &r->cost.splits[i];
         double us = shaken(m, c->cpu_us * s->cpu + c->gpu_us * s->gpu + c->link_us * s->link, 0.1);
         if (c->cpu_us > 0)
-            atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], us);
+            atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], us, 0);
         else if (us > 0 && times_device)
-            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], us);
+            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], us, 0);
     }
     atsi_recorder_end_round(&m->recorder, &r->cost, r->recent_us);
 }

@@ -169,6 +169,18 @@ static uint32_t count_cpu_actions(const struct atsi_script *script) {
 }
 
 // Behind a router on the GPU slots are divided by how many of a token's experts are resident: means over none, one and two of two.
+// Only the splits of the divided experts say what all slots would take on their side.
+static void check_most(const struct atsi_script *script, const struct atsi_script_cost *cost, double cpu_us,
+                       double gpu_us) {
+    double most_us = 0;
+    for (uint32_t i = 0; i < script->n_actions; i++) {
+        most_us += cost->splits[i].most_us;
+        if (cost->splits[i].most_us > 0 && script->actions[i].kind == ATSI_ACTION_CPU)
+            assert_float_equal(cost->splits[i].most_us, cpu_us, 1e-2);
+    }
+    assert_true(fabs(most_us - cpu_us - gpu_us) < 1e-2 * (1 + gpu_us / 100));
+}
+
 static void check_means(const struct fixed *fixed) {
     static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
     struct round r;
@@ -212,6 +224,7 @@ static void check_means(const struct fixed *fixed) {
         assert_true(fabs(terms.gpu_us - others_gpu_us - gpu_us) < 1e-2);
         assert_true(fabs(cost.uneven_us - (longer_us - fmax(cpu_us, gpu_us + over_us))) < 1e-2);
         n_uneven += cost.uneven_us > 1;
+        check_most(&script, &cost, 100 * 1.25, 10 + link_us * 1.1);
         atsi_script_cost_free(&cost);
         atsi_script_free(&script);
     }
