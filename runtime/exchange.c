@@ -37,6 +37,14 @@ struct exchanged_router {
     bool changed; // its device table is not that of the host
 };
 
+// One that has been begun.
+struct large_exchange {
+    bool is_under_way;
+    double began_us, hit_rate; // hit_rate: expected before it
+    uint32_t n_before;         // experts exchanged before it
+    uint64_t bytes_before;
+};
+
 struct atsi_exchange {
     struct atsi_exchange_params params;
     struct atsi_experts *experts;
@@ -48,6 +56,7 @@ struct atsi_exchange {
     uint32_t n_rounds, n_exchanged;
     uint64_t exchanged_bytes;
     uint32_t n_to_come, n_since, next_look; // tokens; since what is to come was said, and when there is another look
+    struct large_exchange began;
     struct atsi_large_exchanges large;
 };
 
@@ -249,6 +258,12 @@ void atsi_exchange_expect(struct atsi_exchange *x, uint32_t n_tokens) {
     x->n_since = x->next_look = 0;
 }
 
+// What is coming back piece by piece must not change meanwhile.
+static bool may_exchange(const struct atsi_exchange *x) {
+    const struct atsi_weights *w = x->params.weights;
+    return !x->params.never && w->filled_bytes <= w->resident.end_bytes[w->n_resident];
+}
+
 static bool may_be_large(const struct atsi_exchange *x) {
     return !x->params.never_large && x->n_to_come >= FEWEST_TOKENS && x->n_since >= x->next_look;
 }
@@ -302,42 +317,56 @@ static void renew_hit_rates(struct atsi_exchange *x) {
     price_again(x);
 }
 
-static void note_large(struct atsi_exchange *x, const struct atsi_exchange *before, double began_us,
-                       double hit_rate_before) {
-    struct atsi_large_exchanges *l = &x->large;
-    double took_us = atsi_clock_us() - began_us;
-    if (l->n == 0) l->hit_rate_before = hit_rate_before;
-    l->n++;
-    l->n_exchanged += x->n_exchanged - before->n_exchanged;
-    l->bytes += x->exchanged_bytes - before->exchanged_bytes;
-    l->took_us += took_us;
-    l->longest_us = fmax(l->longest_us, took_us);
-    l->hit_rate_after = mean_estimated_hit_rate(x);
-    atsi_trace_span(x->params.trace, ATSI_LANE_DECISION, "large exchange of experts", began_us, took_us);
-}
-
-// Whatever pays for itself is exchanged at once, and waited for: rounds beside so many copies would be slow ones.
-static enum atsi_status exchange_many(struct atsi_exchange *x, struct atsi_error *err) {
-    struct atsi_exchange before = *x;
-    double began_us = atsi_clock_us(), spent_us;
+// Whatever pays for itself is exchanged at once; the copies are under way when this returns.
+static enum atsi_status begin_large(struct atsi_exchange *x, struct atsi_error *err) {
+    double spent_us;
     x->next_look = x->n_since < SECOND_LOOK ? SECOND_LOOK : 2 * x->n_since;
     for (uint32_t i = 0; i < x->experts->n_routers; i++)
         atsi_wants_estimate(&x->routers[i].wants, x->experts->routers[i].slots, x->routers[i].rates);
-    double hit_rate = mean_estimated_hit_rate(x);
-    ATSI_TRY(exchange_best(x, look_ahead, UINT32_MAX, longest_us, &spent_us, err));
-    if (x->n_exchanged == before.n_exchanged) return ATSI_OK;
+    x->began = (struct large_exchange){.is_under_way = true,
+                                       .began_us = atsi_clock_us(),
+                                       .hit_rate = mean_estimated_hit_rate(x),
+                                       .n_before = x->n_exchanged,
+                                       .bytes_before = x->exchanged_bytes};
+    enum atsi_status status = exchange_best(x, look_ahead, UINT32_MAX, longest_us, &spent_us, err);
+    x->began.is_under_way = x->n_exchanged > x->began.n_before;
+    if (x->began.is_under_way) renew_hit_rates(x);
+    return status;
+}
+
+// Waited for: rounds beside so many copies would be slow ones.
+static enum atsi_status end_large(struct atsi_exchange *x, struct atsi_error *err) {
+    struct atsi_large_exchanges *l = &x->large;
+    if (!x->began.is_under_way) return ATSI_OK;
+    x->began.is_under_way = false;
     ATSI_TRY(atsi_executor_settle(x->params.executor, err));
-    renew_hit_rates(x);
-    note_large(x, &before, began_us, hit_rate);
+    double took_us = atsi_clock_us() - x->began.began_us;
+    if (l->n == 0) l->hit_rate_before = x->began.hit_rate;
+    l->n++;
+    l->n_exchanged += x->n_exchanged - x->began.n_before;
+    l->bytes += x->exchanged_bytes - x->began.bytes_before;
+    l->took_us += took_us;
+    l->longest_us = fmax(l->longest_us, took_us);
+    l->hit_rate_after = mean_estimated_hit_rate(x);
+    atsi_trace_span(x->params.trace, ATSI_LANE_DECISION, "large exchange of experts", x->began.began_us, took_us);
+    return ATSI_OK;
+}
+
+enum atsi_status atsi_exchange_before_text(struct atsi_exchange *x, uint32_t n_tokens, bool *exchanges,
+                                           struct atsi_error *err) {
+    *exchanges = false;
+    if (!x || n_tokens > 1 || x->n_since > 0 || !may_exchange(x) || !may_be_large(x)) return ATSI_OK;
+    ATSI_TRY(begin_large(x, err));
+    *exchanges = x->began.is_under_way;
     return ATSI_OK;
 }
 
 enum atsi_status atsi_exchange_before_round(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err) {
-    if (!x || x->params.never || n_tokens > 1) return ATSI_OK;
-    const struct atsi_weights *w = x->params.weights;
-    // What is coming back piece by piece must not change meanwhile.
-    if (w->filled_bytes > w->resident.end_bytes[w->n_resident]) return ATSI_OK;
-    return may_be_large(x) ? exchange_many(x, err) : exchange_some(x, err);
+    if (!x || n_tokens > 1 || !may_exchange(x)) return ATSI_OK;
+    if (x->began.is_under_way) return end_large(x, err);
+    if (!may_be_large(x)) return exchange_some(x, err);
+    ATSI_TRY(begin_large(x, err));
+    return end_large(x, err);
 }
 
 // ---- counting -----------------------------------------------------------------------------------------------------

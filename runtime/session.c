@@ -139,6 +139,15 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
     return ATSI_OK;
 }
 
+// Behind a prompt the assignment is decided while the experts that it wanted are on their way.
+static enum atsi_status assign_round(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
+    bool exchanges;
+    ATSI_TRY(atsi_exchange_before_text(s->exchange, n_tokens, &exchanges, err));
+    if (exchanges) atsi_rescheduler_decide_again(&s->rescheduler);
+    ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_tokens, err));
+    return atsi_exchange_before_round(s->exchange, n_tokens, err);
+}
+
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err) {
     ATSI_TRY(check_tokens(s, ids, n, err));
@@ -158,8 +167,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         sink.first = done;
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         ATSI_TRY(follow_reserve(s, err));
-        ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
-        ATSI_TRY(atsi_exchange_before_round(s->exchange, n_round, err));
+        ATSI_TRY(assign_round(s, n_round, err));
         if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;
