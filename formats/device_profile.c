@@ -110,7 +110,8 @@ static enum atsi_status read_gpu(const cJSON *root, struct atsi_device_profile *
     if (get_text(gpu, "name", p->gpu_name, sizeof p->gpu_name, err) ||
         get_text(gpu, "driver", p->driver, sizeof p->driver, err) || get_u64(gpu, "memory_bytes", &p->gpu_bytes, err) ||
         get_u64(gpu, "context_bytes", &p->context_bytes, err) ||
-        get_u32(gpu, "n_copy_engines", 1, 64, &p->n_copy_engines, err))
+        get_u32(gpu, "n_copy_engines", 1, 64, &p->n_copy_engines, err) ||
+        get_optional(gpu, "joined_us", most_us, &p->gpu_joined_us, err))
         return atsi_fail_prefix(err, "gpu");
     ATSI_TRY(atsi_json_get_object(root, "link", &link, err));
     if (read_direction(link, "to_device", &p->to_device, err) || read_direction(link, "to_host", &p->to_host, err) ||
@@ -281,9 +282,10 @@ static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
     return gpu && link && put_text(gpu, "name", p->gpu_name) && put_text(gpu, "driver", p->driver) &&
            atsi_json_put(gpu, "memory_bytes", (double)p->gpu_bytes) &&
            atsi_json_put(gpu, "context_bytes", (double)p->context_bytes) &&
-           atsi_json_put(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
-           put_direction(link, "to_host", &p->to_host) && atsi_json_put(link, "switch_us", p->switch_us) &&
-           put_contention(link, &p->contention);
+           atsi_json_put(gpu, "n_copy_engines", p->n_copy_engines) &&
+           (p->gpu_joined_us <= 0 || atsi_json_put(gpu, "joined_us", p->gpu_joined_us)) &&
+           put_direction(link, "to_device", &p->to_device) && put_direction(link, "to_host", &p->to_host) &&
+           atsi_json_put(link, "switch_us", p->switch_us) && put_contention(link, &p->contention);
 }
 
 static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {

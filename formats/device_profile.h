@@ -60,6 +60,8 @@ struct atsi_device_profile {
     uint64_t gpu_bytes;     // of the card
     uint64_t context_bytes; // what driver, modules and library handles take
     uint32_t n_copy_engines;
+    double
+        gpu_joined_us; // how much less an operation without a big matrix takes among others than alone, one token; 0: not known
     struct atsi_profile_link to_device, to_host; // large copies of pinned memory
     double switch_us;                            // hand-over between the sides beside the copied bytes
     struct atsi_contention contention;           // of the host's memory; the default where a profile has none

@@ -22,7 +22,8 @@ struct atsi_bench_side {
     void *mapped; // the arena's host address where atsi_bench_map_weights made it; NULL: it is in the side's own memory
 };
 enum {
-    ATSI_BENCH_STAGING_BYTES = 4 << 20
+    ATSI_BENCH_STAGING_BYTES = 4 << 20,
+    ATSI_BENCH_ROW_MAX = 64
 };
 
 // Makes the CPU side for rounds of the plan; n_threads 0: the default. Free with atsi_bench_close.
@@ -53,6 +54,11 @@ struct atsi_bench_part {
 // Median microseconds of it, as cold as above. Takes a third of the time that a whole operation is given.
 enum atsi_status atsi_bench_part(struct atsi_bench_side *side, const struct atsi_plan *plan,
                                  const struct atsi_bench_part *part, double *us, struct atsi_error *err);
+
+// Median microseconds of n_ops operations (2 to ATSI_BENCH_ROW_MAX, none that chooses experts or reads chosen ones) in a row, in a round of one
+// token: each reads what others have written, as in the program, so that what the device joins is joined.
+enum atsi_status atsi_bench_row(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t first_op,
+                                uint32_t n_ops, double *us, struct atsi_error *err);
 
 // Median of n samples (sorts them) and (largest - smallest) / median.
 double atsi_median(double *samples, int n, double *spread);

@@ -91,6 +91,16 @@ uint64_t atsi_cost_transfer_bytes(const struct atsi_plan *plan, const struct ats
     return atsi_transfer_bytes(&plan->program, u, round_tokens(plan, phase));
 }
 
+// What an operation takes among others: a token's launches of small operations are joined with their neighbours on the device.
+static struct atsi_price price_in_round(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                        enum atsi_backend side, enum atsi_phase phase, const struct atsi_op *op) {
+    struct atsi_work w = atsi_work_of_op(plan, op, phase);
+    struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
+    bool joins = side == ATSI_GPU && phase == ATSI_DECODE && !atsi_op_is_divisible(&plan->program, op);
+    if (joins) price.us = fmax(0, price.us - profile->gpu_joined_us);
+    return price;
+}
+
 // Of what the unit takes, what any part of it takes where it is divided: of its matrix what the profile says, of its other operations all.
 static double fixed_time(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                          enum atsi_backend side, const struct atsi_unit *u) {
@@ -98,9 +108,7 @@ static double fixed_time(const struct atsi_plan *plan, const struct atsi_device_
     if (!atsi_unit_is_promotable(u) || !atsi_device_profile_knows_parts(profile, side)) return 0;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
         const struct atsi_op *op = &plan->program.ops[i];
-        struct atsi_work w = atsi_work_of_op(plan, op, ATSI_DECODE);
-        struct atsi_price price =
-            atsi_device_profile_price(profile, side, op->kind, w.dtype, ATSI_DECODE, w.bytes, w.flops);
+        struct atsi_price price = price_in_round(plan, profile, side, ATSI_DECODE, op);
         us += atsi_op_is_divisible(&plan->program, op) ? price.fixed_us : price.us;
     }
     return us;
@@ -110,9 +118,7 @@ static double side_time(const struct atsi_plan *plan, const struct atsi_device_p
                         enum atsi_phase phase, const struct atsi_unit *u, uint32_t *n_estimated) {
     double us = 0;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
-        const struct atsi_op *op = &plan->program.ops[i];
-        struct atsi_work w = atsi_work_of_op(plan, op, phase);
-        struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
+        struct atsi_price price = price_in_round(plan, profile, side, phase, &plan->program.ops[i]);
         us += price.us;
         *n_estimated += !price.is_measured;
     }

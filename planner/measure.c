@@ -205,6 +205,8 @@ static enum atsi_status measure_gpu(struct measuring *m, const struct items *ite
     enum atsi_status status = atsi_bench_open_gpu(&m->largest, m->options->device, &side, err);
     if (status == ATSI_OK && m->profile->to_device.bytes_per_us <= 0) status = measure_link_once(m, err);
     if (status == ATSI_OK) status = time_items(m, &side, items, err);
+    if (status == ATSI_OK && m->profile->gpu_joined_us <= 0 && has_time(m))
+        status = atsi_measure_joined(&side, &m->largest, m->profile, &m->profile->gpu_joined_us, err);
     atsi_bench_close(&side);
     return status;
 }

@@ -46,6 +46,12 @@ enum atsi_status atsi_measure_fixed(struct atsi_bench_side *side, const struct a
 enum atsi_status atsi_measure_start(struct atsi_bench_side *cpu, const struct atsi_plan *plan, double *start_us,
                                     struct atsi_error *err);
 
+// How much less an operation without a big matrix takes the device among others of a layer than alone, on average: the layer's operations in a
+// row against the sum of their points in the profile. Where one has no point *joined_us stays.
+enum atsi_status atsi_measure_joined(struct atsi_bench_side *gpu, const struct atsi_plan *plan,
+                                     const struct atsi_device_profile *profile, double *joined_us,
+                                     struct atsi_error *err);
+
 // How much slower the CPU, copies and reading in place are at the same time than alone (formats/plan.h), with the largest matrix of the plan
 // that can be promoted; without one *profile stays. `cpu` is where the CPU computes, open for the plan. Afterwards: the matrix has a
 // point on the GPU, if there was time for one.

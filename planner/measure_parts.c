@@ -1,4 +1,4 @@
-// measure_parts.c: what a part of an operation takes. Units are divided between both processors by rows and slots (runtime/schedule/shares.h),
+// measure_parts.c: what a part of an operation takes, and what operations take in a row. Units are divided between both processors by rows and slots (runtime/schedule/shares.h),
 // and however small a part is, its side starts the kernel, meets at its barriers and begins to read.
 #include <math.h>
 
@@ -84,5 +84,41 @@ enum atsi_status atsi_measure_start(struct atsi_bench_side *cpu, const struct at
         ATSI_TRY(atsi_bench_part(cpu, plan, &part, &alone[r], err));
     }
     *start_us = fmax(0, atsi_median(alone, ROUNDS, &spread) - atsi_median(in_a_row, ROUNDS, &spread));
+    return ATSI_OK;
+}
+
+// ---- in a row -----------------------------------------------------------------------------------------------------
+
+// The operations of a layer in the middle that follow each other on the device without a choice of experts. Returns how many.
+static uint32_t find_row(const struct atsi_program *p, uint32_t *first) {
+    int32_t layer = p->units[p->n_units / 2].layer;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops && n < ATSI_BENCH_ROW_MAX; i++) {
+        const struct atsi_op *op = &p->ops[i];
+        if (p->units[atsi_program_unit_of(p, i)].layer != layer) continue;
+        bool chooses = op->kind == ATSI_OP_ROUTER || op->kind == ATSI_OP_EXPERTS || op->kind == ATSI_OP_EXPERT_SUM;
+        if (chooses || !atsi_op_runs_on_gpu(p, op)) break;
+        if (n++ == 0) *first = i;
+    }
+    return n;
+}
+
+enum atsi_status atsi_measure_joined(struct atsi_bench_side *gpu, const struct atsi_plan *plan,
+                                     const struct atsi_device_profile *profile, double *joined_us,
+                                     struct atsi_error *err) {
+    const struct atsi_program *p = &plan->program;
+    double alone_us = 0, us[ROUNDS], spread;
+    uint32_t first = 0, n = find_row(p, &first), n_small = 0;
+    for (uint32_t i = first; i < first + n; i++) {
+        struct atsi_work w = atsi_work_of_op(plan, &p->ops[i], ATSI_DECODE);
+        struct atsi_price price =
+            atsi_device_profile_price(profile, ATSI_GPU, p->ops[i].kind, w.dtype, ATSI_DECODE, w.bytes, w.flops);
+        if (!price.is_measured) return ATSI_OK;
+        alone_us += price.us;
+        n_small += !atsi_op_is_divisible(p, &p->ops[i]);
+    }
+    if (n < 2 || n_small == 0) return ATSI_OK;
+    for (int r = 0; r < ROUNDS; r++) ATSI_TRY(atsi_bench_row(gpu, plan, first, n, &us[r], err));
+    *joined_us = fmax(0, alone_us - atsi_median(us, ROUNDS, &spread)) / n_small;
     return ATSI_OK;
 }

@@ -139,6 +139,7 @@ static void test_fixed_parts(void **state) {
              points);
     check_ok(parse(GOOD, cost, &p, &err), err);
     p.cpu_start_us = 6.5;
+    p.gpu_joined_us = 1.5;
     check_ok(atsi_device_profile_to_json(&p, &text, &err), err);
     check_ok(atsi_device_profile_parse(text, strlen(text), &q, &err), err);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -146,7 +147,7 @@ static void test_fixed_parts(void **state) {
             atsi_device_profile_price(&q, ATSI_CPU, ATSI_OP_EXPERTS, ATSI_Q4_K, ATSI_DECODE, cases[i].bytes, 0);
         assert_true(price.us == cases[i].us && price.fixed_us == cases[i].fixed_us);
     }
-    assert_true(q.cpu_start_us == 6.5);
+    assert_true(q.cpu_start_us == 6.5 && q.gpu_joined_us == 1.5);
     assert_true(atsi_device_profile_knows_parts(&q, ATSI_CPU) && !atsi_device_profile_knows_parts(&q, ATSI_GPU));
     assert_true(atsi_device_profile_price(&q, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 1, 0).fixed_us == 0);
     free(text);

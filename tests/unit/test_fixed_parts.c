@@ -86,6 +86,23 @@ static void units_know_what_is_fixed(void **state) {
     tear_down(&f);
 }
 
+static void check_unit(const struct fixture *f, const struct atsi_unit *u, enum atsi_phase phase,
+                       const struct atsi_unit_times *t, double joined_us) {
+    double us[2] = {0, 0};
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++)
+        for (int side = ATSI_CPU; side <= ATSI_GPU; side++) {
+            const struct atsi_op *op = &f->tiny.plan.program.ops[i];
+            struct atsi_work w = atsi_work_of_op(&f->tiny.plan, op, phase);
+            double alone_us = atsi_device_profile_price(&f->profile, (enum atsi_backend)side, op->kind, w.dtype, phase,
+                                                        w.bytes, w.flops)
+                                  .us;
+            bool joins = side == ATSI_GPU && phase == ATSI_DECODE && !atsi_op_is_divisible(&f->tiny.plan.program, op);
+            us[side] += joins ? fmax(0, alone_us - joined_us) : alone_us;
+        }
+    assert_float_equal(t->cpu_us, us[ATSI_CPU], 1e-5 * (1 + us[ATSI_CPU]));
+    assert_float_equal(t->gpu_us, us[ATSI_GPU], 1e-5 * (1 + us[ATSI_GPU]));
+}
+
 static double shares_us(struct fixture *f) {
     struct atsi_pin pin = {"ffn_.*_exps", ATSI_CPU};
     struct atsi_place_options o = {
@@ -94,6 +111,25 @@ static double shares_us(struct fixture *f) {
     struct atsi_error err = {0};
     check_ok(atsi_place(&f->tiny.plan, &f->profile, &o, &p, &err), err);
     return p.decode.shares_us;
+}
+
+// Small operations of the device take less among others, and no less than nothing; matrices, chunks and the CPU take what they took.
+static void small_operations_are_joined(void **state) {
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    const struct atsi_program *p = &f.tiny.plan.program;
+    struct atsi_unit_times *t = calloc(p->n_units, sizeof *t);
+    for (double joined_us = 0; joined_us < 1e3; joined_us = 3 * joined_us + 0.5) {
+        f.profile.gpu_joined_us = joined_us;
+        for (int phase = ATSI_DECODE; phase <= ATSI_PREFILL; phase++) {
+            atsi_cost_units(&f.tiny.plan, &f.profile, (enum atsi_phase)phase, t, NULL);
+            for (uint32_t u = 0; u < p->n_units; u++)
+                check_unit(&f, &p->units[u], (enum atsi_phase)phase, &t[u], joined_us);
+        }
+    }
+    free(t);
+    tear_down(&f);
 }
 
 // The more of it is fixed, the longer a divided round; what a list takes to begin counts only beside parts that are known.
@@ -184,6 +220,7 @@ static void parts_over_the_whole_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_know_what_is_fixed),
+        cmocka_unit_test(small_operations_are_joined),
         cmocka_unit_test(predictions_rise_with_what_is_fixed),
         cmocka_unit_test(a_plan_keeps_it),
         cmocka_unit_test(parts_over_the_whole_are_refused),

@@ -88,7 +88,7 @@ static void test_parts_of_what_is_divided(void **state) {
     assert_true(n_divided > 4);
     assert_true(atsi_device_profile_knows_parts(&profile, ATSI_CPU));
     assert_true(atsi_device_profile_knows_parts(&profile, ATSI_GPU));
-    assert_true(profile.cpu_start_us >= 0);
+    assert_true(profile.cpu_start_us >= 0 && profile.gpu_joined_us >= 0);
     atsi_device_profile_free(&profile);
     tiny_plan_close(&f);
     device->ops->close(device);
