@@ -170,12 +170,12 @@ check_promotions() {
 # one_by_one FAMILY TYPE: budgets, chunks and policies with experts resident one by one, by what the reference has counted and, every other
 # time, by nothing. How many they are goes to $d/resident.
 one_by_one() {
-    local k least known policies=(fifo fifo paper none)
-    least=$(least_mib "$2")
+    local k least size_mib known policies=(fifo fifo paper none)
+    least=$(least_mib "$2") size_mib=$(($(stat -c %s "$d/$2.gguf") >> 20))
     for ((k = first; k < seed + n_runs; k++)); do
         known=()
         if [ $((k % 2)) -eq 0 ]; then known=(--routing none); fi
-        make_plan "$2" "$k" --experts single "${known[@]}" --vram "$((least + 1 + k * 9 % 40))M" || return 1
+        make_plan "$2" "$k" --experts single "${known[@]}" --vram "$((least + 1 + k * 9 % 40 * size_mib / 64))M" || return 1
         "$B/atsi-plan" --info "$d/$k.atsp" | sed -n 's/^experts *\([0-9]*\) of .*/\1/p' >>"$d/resident"
         echo "$d/$k.atsp $d/$k --policy ${policies[k / 2 % 4]} --chunk $((1 + k * 7 % 40))"
     done
