@@ -73,13 +73,24 @@ static enum atsi_status rank_by_counts(struct atsi_expert_router *r, const struc
     return ATSI_OK;
 }
 
-static void rank_by_prior(struct atsi_expert_router *r) {
+static const double guessed_exponents[ATSI_GUESSES] = {0.5, 0.3};
+
+// What the hottest n of n_experts get of the choices, but for a factor.
+static double guessed_weight(uint32_t n, enum atsi_expert_guess guess) {
     double sum = 0;
-    for (uint32_t e = 0; e < r->n_experts; e++) sum += pow(e + 1, -ATSI_PRIOR_EXPONENT);
-    for (uint32_t e = 0; e < r->n_experts; e++) {
-        r->ids[e] = (uint16_t)e;
-        r->shares[e] = (float)(pow(e + 1, -ATSI_PRIOR_EXPONENT) / sum);
-    }
+    for (uint32_t e = 0; e < n; e++) sum += pow(e + 1, -guessed_exponents[guess]);
+    return sum;
+}
+
+static void guess_shares(struct atsi_expert_router *r, enum atsi_expert_guess guess) {
+    double all = guessed_weight(r->n_experts, guess);
+    for (uint32_t e = 0; e < r->n_experts; e++) r->shares[e] = (float)(pow(e + 1, -guessed_exponents[guess]) / all);
+}
+
+void atsi_hot_experts_guess(struct atsi_hot_experts *h, enum atsi_expert_guess guess) {
+    if (h->counted) return;
+    h->guess = guess;
+    for (uint32_t i = 0; i < h->n_routers; i++) guess_shares(&h->routers[i], guess);
 }
 
 static enum atsi_status rank_router(struct atsi_expert_router *r, const struct atsi_program *p,
@@ -90,7 +101,8 @@ static enum atsi_status rank_router(struct atsi_expert_router *r, const struct a
     r->saved_us = calloc(r->n_experts + 1, sizeof *r->saved_us);
     if (!r->ids || !r->shares || !r->saved_us) return no_memory(err);
     if (!stats) {
-        rank_by_prior(r);
+        for (uint32_t e = 0; e < r->n_experts; e++) r->ids[e] = (uint16_t)e;
+        guess_shares(r, ATSI_GUESS_BOLD);
         return ATSI_OK;
     }
     const struct atsi_routing_layer *l = atsi_routing_find(stats, layer, r->n_experts);
@@ -393,15 +405,23 @@ static void move_to_gpu(struct atsi_plan *plan, uint32_t router_unit) {
         if (plan->program.units[u].router_unit == (int32_t)router_unit) plan->program.units[u].backend = ATSI_GPU;
 }
 
-static enum atsi_status apply_router(const struct atsi_expert_router *r, uint32_t n, enum atsi_hit_rates rates,
+// Of n residents.
+static double hit_rate_of(const struct atsi_hot_experts *h, const struct atsi_expert_router *r, uint32_t n,
+                          enum atsi_hit_rates rates) {
+    double hit_rate = 0;
+    if (rates == ATSI_HITS_EVEN) return (double)n / r->n_experts;
+    if (!h->counted) return guessed_weight(n, ATSI_GUESS_BOLD) / guessed_weight(r->n_experts, ATSI_GUESS_BOLD);
+    for (uint32_t i = 0; i < n; i++) hit_rate += r->shares[i];
+    return fmin(1, hit_rate);
+}
+
+static enum atsi_status apply_router(const struct atsi_expert_router *r, uint32_t n, double hit_rate,
                                      struct atsi_resident_experts *out, struct atsi_error *err) {
-    double hit_rate = rates == ATSI_HITS_EVEN ? (double)n / r->n_experts : 0;
     out->ids = malloc(n * sizeof *out->ids);
     if (!out->ids) return no_memory(err);
     memcpy(out->ids, r->ids, n * sizeof *out->ids);
-    for (uint32_t i = 0; i < n && rates == ATSI_HITS_EXPECTED; i++) hit_rate += r->shares[i];
     out->n = n;
-    out->hit_rate = (float)fmin(1, hit_rate);
+    out->hit_rate = (float)hit_rate;
     return ATSI_OK;
 }
 
@@ -416,7 +436,7 @@ enum atsi_status atsi_hot_experts_apply(const struct atsi_hot_experts *h, struct
         if (!plan->resident_experts)
             plan->resident_experts = calloc(plan->program.n_units, sizeof *plan->resident_experts);
         if (!plan->resident_experts) return no_memory(err);
-        ATSI_TRY(apply_router(r, n, rates, &plan->resident_experts[r->unit], err));
+        ATSI_TRY(apply_router(r, n, hit_rate_of(h, r, n, rates), &plan->resident_experts[r->unit], err));
     }
     return ATSI_OK;
 }

@@ -72,13 +72,16 @@ static void the_hottest_come_first(void **state) {
     atsi_hot_experts_free(&h);
 
     check_ok(atsi_hot_experts_rank(&f.tiny.plan, NULL, NULL, &h, &err), err); // nothing counted
-    double sum = 0;
-    for (uint32_t e = 0; e < TINY_EXPERTS; e++) {
-        assert_int_equal(h.routers[0].ids[e], e);
-        assert_true(fabs(h.routers[0].shares[e] / h.routers[0].shares[0] - pow(e + 1, -ATSI_PRIOR_EXPONENT)) < 1e-6);
-        sum += h.routers[0].shares[e];
+    for (int guess = ATSI_GUESS_BOLD; guess < ATSI_GUESSES; guess++) {
+        double sum = 0, exponent = guess == ATSI_GUESS_BOLD ? 0.5 : 0.3;
+        if (guess != ATSI_GUESS_BOLD) atsi_hot_experts_guess(&h, (enum atsi_expert_guess)guess);
+        for (uint32_t e = 0; e < TINY_EXPERTS; e++) {
+            assert_int_equal(h.routers[0].ids[e], e);
+            assert_true(fabs(h.routers[0].shares[e] / h.routers[0].shares[0] - pow(e + 1, -exponent)) < 1e-6);
+            sum += h.routers[0].shares[e];
+        }
+        assert_true(!h.counted && fabs(sum - 1) < 1e-6);
     }
-    assert_true(!h.counted && fabs(sum - 1) < 1e-6);
     atsi_hot_experts_free(&h);
     tear_down(&f);
 }
@@ -411,7 +414,7 @@ static void a_guess_costs_little(void **state) {
         struct atsi_placement p = place(&f, ATSI_EXPERTS_AUTO, NULL, vram);
         assert_true(score_of(&f, &p) <= unit_score * 1.001);
         assert_false(p.experts_counted);
-        assert_true(score_with(&f, p, even) <= unit_score * 1.051);
+        assert_true(score_with(&f, p, even) <= unit_score * 1.101);
         if (p.method != ATSI_PLACE_SINGLE_EXPERTS) continue;
         assert_true(score_with(&f, p, sqrt) <= unit_score * 1.001);
         guessed = true;
