@@ -2,26 +2,49 @@
 //
 // A launch costs as much as a small operation, so products that read the same inputs (q, k and v; gate and up) and what happens to
 // attention heads one by one (norms, rotations, storing in the cache) are collected and launched together, before the first
-// operation that does not join. Everything else that touches the stream flushes it first.
+// operation that does not join. Products go first: the heads may be theirs. Everything else that touches the stream flushes it first.
 #ifndef ATSI_KERNELS_CUDA_WAITING_H
 #define ATSI_KERNELS_CUDA_WAITING_H
 
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/router.h"
 #include "kernels/cuda/tiled.h"
 
-// At most one of the two is there.
+// Of these at most one waits: products with heads behind them, a norm with a router's scores behind it, a sum of experts.
 struct waiting {
     const struct tiled_type *type; // of `products`; NULL: none
     struct tiled_args products;    // of vectors
     struct heads_args heads;       // n_parts 0: none
+    struct norm_args norm;         // n_rows 0: none
+    struct plain_args scores;      // n_in 0: none
+    struct expert_sum_args sum;    // n_rows 0: none
 };
+
+static inline bool waiting_has_heads(const struct waiting *w) { return w->type || w->heads.n_parts > 0; }
+static inline bool waiting_has_sum(const struct waiting *w) { return w->sum.n_rows > 0; }
+
+// Launches the products; the heads go on waiting.
+static inline void waiting_launch_products(struct waiting *w, struct launch_stream stream) {
+    if (w->type) w->type->vector(&w->products, stream);
+    w->type = NULL;
+}
+
+static inline void waiting_launch_scores(struct waiting *w, struct launch_stream stream) {
+    if (w->norm.n_rows > 0) norm_launch(&w->norm, stream);
+    if (w->scores.n_in > 0) plain_vector(ATSI_F32, &w->scores, stream);
+    w->norm.n_rows = 0;
+    w->scores.n_in = 0;
+}
 
 // Launches what waits.
 static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
-    if (w->type) w->type->vector(&w->products, stream);
+    waiting_launch_products(w, stream);
     if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
-    w->type = NULL;
+    if (w->sum.n_rows > 0) expert_sum_launch(&w->sum, stream);
+    waiting_launch_scores(w, stream);
     w->heads.n_parts = 0;
+    w->sum.n_rows = 0;
 }
 
 #endif

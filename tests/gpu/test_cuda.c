@@ -161,6 +161,7 @@ static void unsupported_type_is_named(void **state) {
 
 int main(int argc, char **argv) {
     struct suite suite = {.small = argc > 1 && strcmp(argv[1], "small") == 0};
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     struct atsi_error err = {.status = ATSI_OK};
     if (atsi_cuda_open(&suite.device, &err) != ATSI_OK) {
         fprintf(stderr, "test_cuda: %s\n", err.text);
@@ -188,6 +189,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(delta_rules, &suite),
         cmocka_unit_test_prestate(attention, &suite),
         cmocka_unit_test_prestate(heads, &suite),
+        cmocka_unit_test_prestate(scores_and_routers, &suite),
+        cmocka_unit_test_prestate(sums_and_norms, &suite),
+        cmocka_unit_test_prestate(heads_in_order, &suite),
     };
     int n_failed = cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
     suite.device->ops->close(suite.device);

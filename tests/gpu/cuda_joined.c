@@ -1,0 +1,182 @@
+// Operations that go in one launch with their neighbours: the same bits as alone where the order of sums is the same, the CPU's results
+// anyway.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/cuda_suite.h"
+#include "tests/support/check.h"
+#include "tests/support/gpu_case.h"
+
+// ---- a router's scores and its choice ------------------------------------------------------------------------------------
+
+struct router_shape {
+    uint32_t n_cols, n_experts, n_used;
+    bool normed, biased;
+};
+
+// Two routers one behind the other: the second finds the launch's counter as the first has left it. What a norm leaves quantised is read by
+// a product behind the router.
+static void router_case(const struct suite *s, struct router_shape a) {
+    enum {
+        TOKENS = 3
+    };
+    char what[80];
+    snprintf(what, sizeof what, "scores %u x %u, %u chosen%s%s", a.n_cols, a.n_experts, a.n_used,
+             a.normed ? ", norm" : "", a.biased ? ", biases" : "");
+    struct test_random r = {a.n_cols + a.n_experts};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    for (int i = 0; i < 2; i++) {
+        int32_t x = op_case_buffer(&c, a.n_cols, ATSI_ROWS_TOKENS, false, &r, 1.0f), h = x;
+        int32_t logits = op_case_buffer(&c, a.n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                ids = op_case_buffer(&c, a.n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+                weights = op_case_buffer(&c, a.n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        if (a.normed) {
+            h = op_case_buffer(&c, a.n_cols, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+            add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, a.n_cols, 1, 1, &r, 1.0f));
+            c.program.ops[c.program.n_ops - 1].u.norm = (struct atsi_norm_params){a.n_cols, 1e-6f};
+        }
+        add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, logits, op_case_tensor(&c, a.n_cols, a.n_experts, 1, &r, 0.1f));
+        if (a.biased) c.program.ops[c.program.n_ops - 1].tensor[1] = op_case_tensor(&c, a.n_experts, 1, 1, &r, 0.3f);
+        add_op(&c, ATSI_OP_ROUTER, logits, ATSI_NONE, ids,
+               a.biased ? op_case_tensor(&c, a.n_experts, 1, 1, &r, 0.1f) : ATSI_NONE);
+        c.program.ops[c.program.n_ops - 1].out[1] = op_case_view(&c, weights);
+        c.program.ops[c.program.n_ops - 1].u.router = (struct atsi_router_params){
+            a.n_experts, a.n_used, i == 0 ? ATSI_ROUTER_SOFTMAX : ATSI_ROUTER_SOFTMAX_SELECTED, true, 1.5f};
+        if (a.n_cols % 32 != 0) continue;
+        int32_t out = op_case_buffer(&c, 48, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, out, op_case_q8_0(&c, a.n_cols, 48, &r, 0.1f));
+    }
+    gpu_case_check(&c, s->device, (const uint32_t[]){1, 1, TOKENS}, 3, 3e-3, what);
+    gpu_case_check_alone(&c, s->device, 1, what);
+    op_case_free(&c);
+}
+
+void scores_and_routers(void **state) {
+    const struct suite *s = *state;
+    router_case(s, (struct router_shape){100, 6, 2, true, true});
+    router_case(s, (struct router_shape){64, 33, 33, false, false});
+    router_case(s, (struct router_shape){2048, 128, 8, true, false});
+    router_case(s, (struct router_shape){2880, 32, 4, true, true});
+    router_case(s, (struct router_shape){2048, 128, 8, false, true});
+    router_case(s, (struct router_shape){2051, 128, 8, true, false}); // rows that are not aligned do not join
+    if (s->small) return;
+    router_case(s, (struct router_shape){4096, 512, 10, true, true});
+    router_case(s, (struct router_shape){96, 256, 8, true, false});
+    router_case(s, (struct router_shape){7168, 1024, 8, true, false}); // too wide for a norm in every block
+}
+
+// ---- sums of experts and their norms -------------------------------------------------------------------------------------
+
+static void sum_case(const struct suite *s, uint32_t width, uint32_t n_slots, bool add) {
+    enum {
+        TOKENS = 9
+    };
+    char what[80];
+    snprintf(what, sizeof what, "norm of %u sums of %u%s", width, n_slots, add ? ", added" : "");
+    struct test_random r = {width + n_slots};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    int32_t slots = op_case_buffer(&c, n_slots * width, ATSI_ROWS_TOKENS, false, &r, 2.0f),
+            weights = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t x = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    for (uint32_t i = 0; i < TOKENS * n_slots; i++)
+        ((int32_t *)(void *)c.buffers[ids])[i] = (int32_t)test_random_below(&r, 40);
+    add_op(&c, ATSI_OP_EXPERT_SUM, slots, weights, x, ATSI_NONE);
+    c.program.ops[0].in[2] = op_case_view(&c, ids);
+    c.program.ops[0].add = add;
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, width, 1, 1, &r, 1.0f));
+    c.program.ops[1].u.norm = (struct atsi_norm_params){width, 1e-6f};
+    if (width % 32 == 0) add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, out, op_case_q8_0(&c, width, 40, &r, 0.1f));
+    // A last-bit difference before a rounding to int8 is a whole step behind it.
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 3}, 3, 3e-3, what);
+    gpu_case_check_alone(&c, s->device, 1, what);
+    gpu_case_check_alone(&c, s->device, 4, what);
+    op_case_free(&c);
+}
+
+void sums_and_norms(void **state) {
+    const struct suite *s = *state;
+    sum_case(s, 64, 1, false);
+    sum_case(s, 100, 5, true);
+    sum_case(s, 37, 2, true); // does not join
+    sum_case(s, 2048, 8, true);
+    sum_case(s, 2880, 4, true);
+    if (s->small) return;
+    sum_case(s, 5120, 10, true);
+    sum_case(s, 8192, 32, false);
+    sum_case(s, 256, 40, true); // nor do these: too many slots, too wide
+    sum_case(s, 12288, 3, true);
+}
+
+// ---- heads between products ----------------------------------------------------------------------------------------------
+
+// As a layer has them: every product is followed by its heads' norm and rotation. With `crossed` k's product reads what q's heads leave, so
+// that it must not go ahead of them.
+static void heads_case(const struct suite *s, enum atsi_dtype dtype, enum atsi_dtype v_dtype, enum atsi_dtype kv_type,
+                       bool normed, bool crossed) {
+    enum {
+        N_HEADS = 8,
+        N_KV_HEADS = 2,
+        DIM = 64,
+        TOKENS = 21,
+        HIDDEN = 512
+    };
+    char what[100];
+    snprintf(what, sizeof what, "heads between products, %s and %s, %s cache%s%s", atsi_dtype_name(dtype),
+             atsi_dtype_name(v_dtype), atsi_dtype_name(kv_type), normed ? ", norms" : "", crossed ? ", crossed" : "");
+    struct test_random r = {(uint32_t)dtype + 1};
+    struct quant_rng rng = {(uint64_t)dtype + 1};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    c.kv_type = kv_type;
+    c.capacity = TOKENS + 8;
+    const uint32_t widths[3] = {N_HEADS * DIM, N_KV_HEADS * DIM, N_KV_HEADS * DIM};
+    int32_t x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f), rows[3];
+    for (int i = 0; i < 3; i++) rows[i] = op_case_buffer(&c, widths[i], ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t mixed = op_case_buffer(&c, N_HEADS * DIM, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t norm = op_case_tensor(&c, DIM, 1, 1, &r, 1.0f), table = op_case_tensor(&c, DIM / 2, 1, 1, &r, 1.0f);
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, HIDDEN, 1, 1, &r, 0.3f));
+    c.program.ops[0].u.norm = (struct atsi_norm_params){HIDDEN, 1e-6f};
+    for (int i = 0; i < 3; i++) {
+        enum atsi_dtype type = i == 2 ? v_dtype : dtype;
+        add_op(&c, ATSI_OP_MATMUL, crossed && i == 1 ? rows[0] : h, ATSI_NONE, rows[i],
+               gpu_case_weight(&c, type, HIDDEN, widths[i], 1, QUANT_RANDOM, &rng));
+        if (normed && i < 2) {
+            add_op(&c, ATSI_OP_RMS_NORM, rows[i], ATSI_NONE, rows[i], norm);
+            c.program.ops[c.program.n_ops - 1].u.norm = (struct atsi_norm_params){DIM, 1e-6f};
+        }
+        if (i == 2) continue;
+        add_op(&c, ATSI_OP_ROPE, rows[i], ATSI_NONE, rows[i], table);
+        c.program.ops[c.program.n_ops - 1].u.rope =
+            (struct atsi_rope_params){widths[i] / DIM, DIM, DIM, ATSI_ROPE_HALF_SPLIT, 1.0f};
+    }
+    add_op(&c, ATSI_OP_ATTENTION, rows[0], rows[1], mixed, ATSI_NONE);
+    struct atsi_op *op = &c.program.ops[c.program.n_ops - 1];
+    op->in[2] = op_case_view(&c, rows[2]);
+    op->state = op_case_state(&c, ATSI_STATE_KV, N_KV_HEADS, DIM, DIM, 0);
+    op->u.attention = (struct atsi_attention_params){N_HEADS, N_KV_HEADS, 0.125f};
+    add_op(&c, ATSI_OP_MATMUL, mixed, ATSI_NONE, out,
+           gpu_case_weight(&c, dtype, N_HEADS * DIM, HIDDEN, 1, QUANT_RANDOM, &rng));
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 7}, 3, 2 * CODES_TOLERANCE, what);
+    op_case_free(&c);
+}
+
+void heads_in_order(void **state) {
+    const struct suite *s = *state;
+    heads_case(s, ATSI_Q4_K, ATSI_Q6_K, ATSI_F16, true, false);
+    heads_case(s, ATSI_Q8_0, ATSI_Q8_0, ATSI_Q8_0, false, false);
+    heads_case(s, ATSI_Q4_K, ATSI_Q4_K, ATSI_F16, true, true);
+    if (s->small) return;
+    heads_case(s, ATSI_F16, ATSI_F16, ATSI_F32, true, false);
+    heads_case(s, ATSI_F32, ATSI_Q4_K, ATSI_F16, true, false);
+    heads_case(s, ATSI_IQ3_S, ATSI_Q6_K, ATSI_F16, true, true);
+    heads_case(s, ATSI_Q4_K, ATSI_F16, ATSI_Q8_0, true, false);
+}
