@@ -9,16 +9,18 @@
 
 namespace {
 
-constexpr int PIECES = 4; // of a unit, which share columns
-constexpr int WARPS = 24;
+constexpr int PIECES = 4;                   // of a unit, which share columns
 constexpr int RUN_SHORT = 5, RUN_LEAST = 4; // of copies where room is short, or shorter
 
 // A piece is N_BLOCKS blocks of each of 4 / N_BLOCKS rows, a lane a span. A unit is PIECES of them, one below the other, a group all units of
-// the same rows.
-template <int N_BLOCKS_> struct row_shape {
+// the same rows. WARPS: of a block.
+template <int N_BLOCKS_, int WARPS_> struct row_shape {
     static constexpr int N_BLOCKS = N_BLOCKS_, LANES = 8 * N_BLOCKS; // of a row
-    static constexpr int PIECE_ROWS = WARP / LANES, ROWS = PIECES * PIECE_ROWS;
+    static constexpr int PIECE_ROWS = WARP / LANES, ROWS = PIECES * PIECE_ROWS, WARPS = WARPS_;
 };
+typedef row_shape<4, 16> wide_shape;   // as many warps as have all registers that they want
+typedef row_shape<4, 24> short_shape;  // where a warp has one unit or two, more of them are worth more
+typedef row_shape<1, 24> narrow_shape; // rows of few blocks
 
 // How the work of a launch is cut: a block takes n_groups groups, its warps equal shares of their units, one after the other, so that at most
 // n_parts warps have units of the same group.
@@ -64,32 +66,27 @@ __device__ inline void load_input(span_input &in, const uint8_t *shared, uint32_
 #pragma unroll
     for (int i = 0; i < 8; i++) in.x[i] = x[i];
     in.d = meta.d;
-    in.sum = meta.sum[0] + meta.sum[1];
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        in.octet_sum[k] = __dp4a((int)x[2 * k + 1], (int)EVERY_BYTE, __dp4a((int)x[2 * k], (int)EVERY_BYTE, 0));
+    for (int h = 0; h < 2; h++) {
+        int octet = __dp4a((int)x[4 * h + 1], (int)EVERY_BYTE, __dp4a((int)x[4 * h], (int)EVERY_BYTE, 0));
+        in.sum[h] = meta.sum[h];
+        in.less_pair[h] = (-octet & 0xffff) | (octet - meta.sum[h]) << 16;
+    }
 }
 __host__ __device__ inline uint32_t input_bytes(uint32_t n_cols) {
     return n_cols + n_cols / 32 * (uint32_t)sizeof(act_meta);
 }
 
-// base + offset in one instruction, where the compiler would make an addition and one with a carry of it. one: 1 that it cannot know (rows have whole spans of 32).
-__device__ inline const uint8_t *address_of(const uint8_t *base, uint32_t offset, uint32_t one) {
-    const uint8_t *p;
-    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(p) : "r"(offset), "r"(one), "l"(base));
-    return p;
-}
-
 // The units of a warp, in the order in which it takes them, and where the lane finds its spans.
 template <class S, class SHAPE> struct unit_stream {
     const uint8_t *base[S::FIELDS]; // of the block's first row
-    uint32_t row_bytes, n_blocks, n_rows, n_column_units, one;
+    uint32_t row_bytes, n_blocks, n_rows, n_column_units;
     uint32_t group, column_unit;
     uint32_t rows[PIECES]; // of the lane's pieces, where they begin; rows behind the last repeat it
 
     __device__ unit_stream(const uint8_t *weight, uint32_t n_cols, uint32_t n_rows, int lane)
         : row_bytes(n_cols / 256 * S::grid::BYTES), n_blocks(n_cols / 256), n_rows(n_rows),
-          n_column_units((n_blocks + SHAPE::N_BLOCKS - 1) / SHAPE::N_BLOCKS), one(1 | n_cols % 32) {
+          n_column_units((n_blocks + SHAPE::N_BLOCKS - 1) / SHAPE::N_BLOCKS) {
 #pragma unroll
         for (int f = 0; f < S::FIELDS; f++) {
             base[f] = weight + lane % SHAPE::LANES / 8 * S::grid::BYTES + S::field(f, lane % 8);
@@ -118,7 +115,7 @@ template <class S, class SHAPE> struct unit_stream {
         const uint8_t *f[S::FIELDS];
         uint32_t offset = rows[piece] + first_block() * S::grid::BYTES;
 #pragma unroll
-        for (int i = 0; i < S::FIELDS; i++) f[i] = address_of(base[i], offset, one);
+        for (int i = 0; i < S::FIELDS; i++) f[i] = base[i] + offset;
         span.load(f);
     }
 };
@@ -142,8 +139,8 @@ template <int LANES> __device__ inline float sums_of_pieces(float (&v)[PIECES]) 
     return v[0];
 }
 
-// n units are dealt to the first n_warps warps, at most as many: warp w takes those from first_unit(w) to the next warp's.
-struct unit_deal {
+// n units are dealt to the first n_warps of WARPS warps, at most as many: warp w takes those from first_unit(w) to the next warp's.
+template <int WARPS> struct unit_deal {
     uint32_t n, n_warps;
     __device__ unit_deal(uint32_t n) : n(n), n_warps(min(n, (uint32_t)WARPS)) {}
     __device__ uint32_t first_unit(uint32_t w) const { return w < n_warps ? n * w / n_warps : n; }
@@ -152,16 +149,21 @@ struct unit_deal {
 
 // x: a share of the weight rows. y: pairs (experts).
 template <class S, class SHAPE, int RUN>
-__global__ void __launch_bounds__(WARPS *WARP, 1)
+__global__ void __launch_bounds__(SHAPE::WARPS *WARP, 1)
     row_kernel(const __grid_constant__ grid_args a, const uint32_t *words, row_cut cut) {
     start_successor();
     extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint8_t *input = dynamic;
+    float *partial = (float *)(input + input_bytes(a.n_cols)); // [group][part][row]
+    uint32_t shared = (uint32_t)__cvta_generic_to_shared(dynamic),
+             table_at = align_up(shared + input_bytes(a.n_cols) + partial_bytes<SHAPE>(cut), S::alignment(RUN));
     const uint8_t *weight = a.weight;
     const float *bias = a.bias;
     float *out = a.out;
     uint32_t in_row = 0;
     if (a.experts.ids) {
+        fill_spans<S, RUN>(dynamic + (table_at - shared), words);
         wait_for_predecessor();
         int expert = expert_of(a.experts, blockIdx.y);
         if (expert < 0) return;
@@ -174,7 +176,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     uint32_t n_rows = min(cut.n_groups * SHAPE::ROWS, a.n_out - first_row);
     unit_stream<S, SHAPE> stream(weight + (uint64_t)first_row * (a.n_cols / 256 * S::grid::BYTES), a.n_cols, n_rows,
                                  lane);
-    const unit_deal deal((n_rows + SHAPE::ROWS - 1) / SHAPE::ROWS * stream.n_column_units);
+    const unit_deal<SHAPE::WARPS> deal((n_rows + SHAPE::ROWS - 1) / SHAPE::ROWS * stream.n_column_units);
     uint32_t unit = deal.first_unit(warp), end = deal.first_unit(warp + 1);
     S next[PIECES];
     if (unit < end) {
@@ -182,13 +184,10 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
 #pragma unroll
         for (int i = 0; i < PIECES; i++) stream.load(next[i], i);
     }
-    uint8_t *input = dynamic;
-    float *partial = (float *)(input + input_bytes(a.n_cols)); // [group][part][row]
-    uint32_t shared = (uint32_t)__cvta_generic_to_shared(dynamic),
-             front = input_bytes(a.n_cols) + partial_bytes<SHAPE>(cut);
-    uint32_t table_at = align_up(shared + front, S::alignment(RUN));
-    fill_spans<S, RUN>(dynamic + (table_at - shared), words);
-    wait_for_predecessor();
+    if (!a.experts.ids) { // nobody writes the weights: their way here is the table's time
+        fill_spans<S, RUN>(dynamic + (table_at - shared), words);
+        wait_for_predecessor();
+    }
     fill_input(input, a.in.q + (uint64_t)in_row * a.n_cols, a.in.meta + (uint64_t)in_row * (a.n_cols / 32), a.n_cols);
     __syncthreads();
     const span_table<RUN> table(table_at, lane, a.n_cols % 32);
@@ -218,7 +217,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         }
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n_rows; i += WARPS * WARP) {
+    for (uint32_t i = threadIdx.x; i < n_rows; i += SHAPE::WARPS * WARP) {
         uint32_t group = i / SHAPE::ROWS, first_unit = group * stream.n_column_units;
         uint32_t first = deal.warp_of(first_unit), last = deal.warp_of(first_unit + stream.n_column_units - 1);
         const float *parts = partial + group * cut.n_parts * SHAPE::ROWS + i % SHAPE::ROWS;
@@ -242,7 +241,7 @@ template <class S, class SHAPE> row_cut cut_of(const struct grid_args *a, uint32
     cut.n_groups = ceil_div(n_all, n_x * ceil_div(ceil_div(n_all, n_x), GROUPS_MAX));
     // A warp has at least `least` units, and the last block perhaps fewer groups.
     uint32_t n_column_units = ceil_div(a->n_cols / 256, SHAPE::N_BLOCKS), n_last = n_all % cut.n_groups;
-    uint32_t least = (n_last ? n_last : cut.n_groups) * n_column_units / WARPS;
+    uint32_t least = (n_last ? n_last : cut.n_groups) * n_column_units / SHAPE::WARPS;
     if (least == 0) least = 1;
     cut.n_parts = (n_column_units + least - 2) / least + 1;
     if (cut.n_parts > n_column_units) cut.n_parts = n_column_units;
@@ -257,7 +256,7 @@ bool launch(const struct grid_args *a, const uint32_t *words, const row_cut &cut
     uint32_t shared_bytes = align_up(RESERVED + front, S::alignment(RUN)) + S::table_bytes(RUN);
     if (shared_bytes > (uint32_t)a->max_shared_bytes) return false;
     dim3 grid(ceil_div(a->n_out, cut.n_groups * SHAPE::ROWS), n_y);
-    launch_overlapping(row_kernel<S, SHAPE, RUN>, grid, WARPS * WARP, shared_bytes, stream, *a, words, cut);
+    launch_overlapping(row_kernel<S, SHAPE, RUN>, grid, SHAPE::WARPS * WARP, shared_bytes, stream, *a, words, cut);
     return true;
 }
 
@@ -273,21 +272,28 @@ bool run(const struct grid_args *a, const uint32_t *words, struct launch_stream 
 }
 
 template <class S> bool product(const struct grid_args *a, const uint32_t *words, struct launch_stream stream) {
-    uint32_t n_blocks = a->n_cols / 256;
-    if (n_blocks % 4 == 0 || n_blocks > 8) return run<S, row_shape<4>>(a, words, stream);
-    return run<S, row_shape<1>>(a, words, stream);
+    uint32_t n_blocks = a->n_cols / 256, n_y = a->experts.ids ? a->n_in : 1;
+    if (n_blocks % 4 != 0 && n_blocks <= 8) return run<S, narrow_shape>(a, words, stream);
+    uint32_t n_units = cut_of<S, short_shape>(a, n_y).n_groups * ceil_div(n_blocks, short_shape::N_BLOCKS);
+    return n_units <= 2 * short_shape::WARPS ? run<S, short_shape>(a, words, stream)
+                                             : run<S, wide_shape>(a, words, stream);
 }
 
-template <class S> cudaError_t load(int max_shared_bytes) {
-    static const void *const KERNELS[] = {
-        (const void *)row_kernel<S, row_shape<4>, S::RUN>,    (const void *)row_kernel<S, row_shape<4>, RUN_SHORT>,
-        (const void *)row_kernel<S, row_shape<4>, RUN_LEAST>, (const void *)row_kernel<S, row_shape<1>, S::RUN>,
-        (const void *)row_kernel<S, row_shape<1>, RUN_SHORT>, (const void *)row_kernel<S, row_shape<1>, RUN_LEAST>};
+template <class S, class SHAPE> cudaError_t load_shape(int max_shared_bytes) {
+    static const void *const KERNELS[] = {(const void *)row_kernel<S, SHAPE, S::RUN>,
+                                          (const void *)row_kernel<S, SHAPE, RUN_SHORT>,
+                                          (const void *)row_kernel<S, SHAPE, RUN_LEAST>};
     cudaError_t status = load_kernels(KERNELS);
     for (const void *kernel : KERNELS)
         if (status == cudaSuccess)
             status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, max_shared_bytes);
     return status;
+}
+
+template <class S> cudaError_t load(int max_shared_bytes) {
+    cudaError_t status = load_shape<S, wide_shape>(max_shared_bytes);
+    if (status == cudaSuccess) status = load_shape<S, short_shape>(max_shared_bytes);
+    return status == cudaSuccess ? load_shape<S, narrow_shape>(max_shared_bytes) : status;
 }
 
 struct row_type {

@@ -24,12 +24,18 @@
 struct span_input {
     uint32_t x[8];
     float d;
-    int sum, octet_sum[4]; // of its codes
+    int sum[2];       // of the codes of its halves
+    int less_pair[2]; // of its octets, two of a half in 16 bits each, their sums with the other sign
 };
 
 // v's bits from `from` on as bits `to`.. of a word that has no others. All but v are constants.
 __device__ inline uint32_t moved(uint32_t v, int from, int to, int n_bits) {
     return (from < to ? v << (to - from) : v >> (from - to)) & ((1u << n_bits) - 1) << to;
+}
+
+// v's n_bits from `from` on, `to` places and more up, added to `more`: a mask and a shifted addition. As one expression it would be three.
+__device__ inline uint32_t added(uint32_t more, uint32_t v, int from, int to, int n_bits) {
+    return more + (held(v & ((1u << n_bits) - 1) << from) << (to - from));
 }
 
 // A lane's copies of a codebook.
@@ -171,7 +177,7 @@ struct iq2_s_span {
         int sum[2] = {SUM_ZERO, SUM_ZERO};
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            uint32_t entry = (table.in_line(index, k) | moved(top, 2 * k, R, 1)) + moved(top, 2 * k + 1, R + 9, 1);
+            uint32_t entry = added(table.in_line(index, k) | moved(top, 2 * k, R, 1), top, 2 * k + 1, R + 9, 1);
             uint32_t code = moved(sign_bytes, 8 * k, R, 8) | table.mine;
             uint32_t selectors = table.word(entry) | table.template word<1024 << R>(code);
             sum[k / 2] = dot8(table.iq2_values(selectors), in, k, sum[k / 2]);
@@ -299,10 +305,10 @@ struct iq1_s_span {
     }
     template <int R> __device__ float multiply(const span_input &in, const span_table<R> &table, uint32_t) const {
         uint32_t index = low.word(0);
-        iq1_sum sum((high & 0x8000u ? -9 : -7) * in.sum);
+        iq1_sum sum((high & 0x8000u ? -9 : -7) * (in.sum[0] + in.sum[1]));
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            uint32_t entry = (moved(index, 8 * k, R, 8) | table.mine) + moved(high, 3 * k, R + 8, 3);
+            uint32_t entry = added(moved(index, 8 * k, R, 8) | table.mine, high, 3 * k, R + 8, 3);
             sum.add(table.word(entry), in.x[2 * k], in.x[2 * k + 1]);
         }
         return sum.value() * (half_value(d) * (float)(2 * (high >> 12 & 7) + 1) * 0.125f);
@@ -326,14 +332,15 @@ struct iq1_m_span {
         all = constant<uint2>(f[2]);
     }
     template <int R> __device__ float multiply(const span_input &in, const span_table<R> &table, uint32_t s) const {
+        // Octets whose shift is -9 and not -7, twice, in the order 0, 2, 1, 3.
+        uint32_t turned = (high >> 2 & 0x0202u) | (high << 10 & 0x02020000u);
         float value[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            iq1_sum sum(-7 * (in.octet_sum[2 * h] + in.octet_sum[2 * h + 1]));
+            iq1_sum sum(__dp2a_lo(in.less_pair[h], (int)permute(turned, 0, h ? 0x4431u : 0x4420u), -7 * in.sum[h]));
 #pragma unroll
             for (int k = 2 * h; k < 2 * h + 2; k++) {
-                uint32_t entry = (moved(low, 8 * k, R, 8) | table.mine) + moved(high, 4 * k, R + 8, 3);
-                sum.first -= (int)(high >> (4 * k + 2) & 2) * in.octet_sum[k];
+                uint32_t entry = added(moved(low, 8 * k, R, 8) | table.mine, high, 4 * k, R + 8, 3);
                 sum.add(table.word(entry), in.x[2 * k], in.x[2 * k + 1]);
             }
             value[h] = sum.value();
