@@ -114,6 +114,9 @@ void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_strid
 void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src,
                        uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine, bool to_device,
                        uint32_t n_rows);
+// fetch.cu
+cudaError_t load_fetch(void);
+void launch_fetch_experts(struct launch_stream stream, const struct atsi_op_call *call);
 // norm.cu
 cudaError_t load_norm(void);
 void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call);

@@ -87,10 +87,10 @@ static double absent_in_step(const struct builder *b, const struct atsi_step *s,
     return all > 0 ? here / all : 0;
 }
 
-// What a token takes all of whose slots are on that side, and none of them resident.
-static double all_slots_us(const struct builder *b, enum atsi_backend side, uint32_t i_unit) {
+// What a token takes all of whose slots are on the step's side, and none of them resident.
+static double all_slots_us(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
     struct atsi_slot_times t = atsi_slot_times_of(b->plan, i_unit, &b->units[i_unit], 1);
-    return side == ATSI_CPU ? t.cpu_us : t.gpu_us + t.link_us;
+    return s->backend == ATSI_CPU ? t.cpu_us : (s->fetches ? 0 : t.gpu_us) + t.link_us;
 }
 
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
@@ -100,10 +100,10 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
     const struct atsi_schedule_unit *unit = &b->units[u];
     if (s->backend == ATSI_CPU)
         cost->cpu_us += (float)(weight * step_us(b, s, u, unit->t_cpu_us * b->beside_link, unit->cpu_fixed_us));
-    else
+    else if (!s->fetches)
         cost->gpu_us += (float)(weight * step_us(b, s, u, unit->t_gpu_us, unit->gpu_fixed_us));
-    if (s->by_token) cost->most_us += (float)(weight * all_slots_us(b, s->backend, u));
-    if (!s->promoted || b->waits_for_transfer) return;
+    if (s->by_token || s->fetches) cost->most_us += (float)(weight * all_slots_us(b, s, u));
+    if (!s->promoted || s->fetched || b->waits_for_transfer) return;
     double absent = absent_in_step(b, s, u) * weight;
     cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);
     b->out->link_bytes += absent * bytes_over_link(b, u);
@@ -155,24 +155,20 @@ static void add_actions(struct builder *b) {
 // By how much more the sides wait for each other where slots are divided token by token than their means tell.
 static double sum_uneven_us(const struct builder *b) {
     const struct atsi_program *p = &b->plan->program;
-    struct atsi_slot_times times = {0};
-    double sum = 0, uneven_us = 0;
+    double sum = 0, uneven_us;
     int32_t router = ATSI_NONE;
     for (uint32_t i = 0; i < b->script->n_steps; i++) {
         const struct atsi_step *s = &b->script->steps[i];
-        uint32_t u = atsi_program_unit_of(p, s->op);
-        const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, u);
-        if (!s->by_token || s->backend == ATSI_GPU || p->ops[s->op].kind != ATSI_OP_EXPERTS || !r) continue;
-        if (p->units[u].router_unit != router) {
-            sum += uneven_us;
-            times = atsi_slot_times_start(b->plan);
-            router = p->units[u].router_unit;
-        }
-        struct atsi_slot_times t = atsi_slot_times_of(b->plan, u, &b->units[u], 1);
-        atsi_slot_times_add(&times, &t);
-        atsi_divided_us(&times, &b->script->divisions[router], r->hit_rate, &uneven_us);
+        const struct atsi_unit *u = &p->units[atsi_program_unit_of(p, s->op)];
+        struct atsi_expert_times times;
+        uint32_t n_used;
+        if (!s->by_token || p->ops[s->op].kind != ATSI_OP_EXPERTS || u->router_unit == router) continue;
+        router = u->router_unit;
+        if (!atsi_expert_times_of(b->plan, (uint32_t)router, b->units, NULL, NULL, &times, &n_used)) continue;
+        atsi_divided_us(&times, &b->script->divisions[router], b->plan->resident_experts[router].hit_rate, &uneven_us);
+        sum += uneven_us;
     }
-    return sum + uneven_us;
+    return sum;
 }
 
 static double mean_switch_us(const struct builder *b) {
