@@ -153,9 +153,8 @@ struct router_times {
 };
 
 static struct router_times times_of(const struct atsi_plan *plan, uint32_t router_unit) {
-    struct router_times t = {
-        .token.first = atsi_slot_times_start(plan),
-        .token.can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
+    struct router_times t = {.token.first = atsi_slot_times_start(plan),
+                             .token.can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
     const struct atsi_contention *c = &plan->contention;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         const struct atsi_op *op = atsi_unit_experts_op(&plan->program, &plan->program.units[u]);
@@ -192,15 +191,16 @@ static double decode_us_of(const struct atsi_expert_times *t, uint32_t n_used, d
 static void price_router(struct atsi_expert_router *r, const struct atsi_plan *plan, const struct atsi_objective *o,
                          bool streamed) {
     struct router_times t = times_of(plan, r->unit);
-    double hit_rate = 0, none_us = decode_us_of(&t.token, r->n_used, 0), chunk_us = streamed ? t.streamed_us - t.gpu_us : 0;
+    double hit_rate = 0, none_us = decode_us_of(&t.token, r->n_used, 0),
+           chunk_us = streamed ? t.streamed_us - t.gpu_us : 0;
     r->saved_us[0] = 0;
     for (uint32_t n = 1; n < r->n_experts; n++) {
         hit_rate = fmin(1, hit_rate + r->shares[n - 1]);
-        r->saved_us[n] =
-            atsi_objective_us(o, plan, none_us - decode_us_of(&t.token, r->n_used, hit_rate), chunk_us * n / r->n_experts);
+        r->saved_us[n] = atsi_objective_us(o, plan, none_us - decode_us_of(&t.token, r->n_used, hit_rate),
+                                           chunk_us * n / r->n_experts);
     }
-    r->saved_us[r->n_experts] =
-        atsi_objective_us(o, plan, none_us - t.token.first.gpu_us - t.token.last.gpu_us, (streamed ? t.streamed_us : t.cpu_us) - t.gpu_us);
+    r->saved_us[r->n_experts] = atsi_objective_us(o, plan, none_us - t.token.first.gpu_us - t.token.last.gpu_us,
+                                                  (streamed ? t.streamed_us : t.cpu_us) - t.gpu_us);
 }
 
 void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *plan,

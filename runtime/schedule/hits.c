@@ -59,7 +59,8 @@ static double end_of(const struct sides *s) { return fmax(s->cpu_us, s->gpu_us) 
 static struct sides sides_of(const struct atsi_expert_times *t, const struct atsi_slot_division *d, uint32_t n_resident,
                              uint32_t n_slots) {
     const uint32_t n_used = d->n_used, n_absent = n_slots - n_resident;
-    struct sides s = {.cpu_us = cpu_us(&t->first, n_used, n_slots), .gpu_us = gpu_us(&t->first, n_used, n_slots, n_absent)};
+    struct sides s = {.cpu_us = cpu_us(&t->first, n_used, n_slots),
+                      .gpu_us = gpu_us(&t->first, n_used, n_slots, n_absent)};
     if (d->last_on_gpu) {
         s.gpu_us += t->last.link_us * (n_used - n_resident) / n_used;
         s.after_us = t->last.gpu_us;

@@ -7,7 +7,7 @@
 #include "runtime/schedule/ranges.h"
 
 enum {
-    MAX_SHARED_OPS = 8,               // of a unit
+    MAX_SHARED_OPS = 8,                  // of a unit
     MAX_JOINED_OPS = 3 * MAX_SHARED_OPS, // of units that are shared as one
     DIVISION_COLUMNS = 16
 }; // matrices are divided at whole tiles

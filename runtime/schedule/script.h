@@ -58,7 +58,8 @@ struct atsi_script_params {
     // [n_units] at the units that hold a router, on the GPU: how the slots of shared units behind it are divided token by token (their
     // share only says that they are shared); copied. NULL: by their shares.
     const struct atsi_slot_division *divisions;
-    bool can_fetch; // there is a place for what a division has fetched ahead; else it is read over the link when its turn comes
+    bool
+        can_fetch; // there is a place for what a division has fetched ahead; else it is read over the link when its turn comes
     uint32_t n_tokens_max, n_outputs_max; // rows that buffers were placed for
 };
 

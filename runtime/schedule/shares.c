@@ -75,9 +75,8 @@ bool atsi_expert_times_of(const struct atsi_plan *plan, uint32_t router_unit, co
                           const struct atsi_unit_factors *factors, const float *counts, struct atsi_expert_times *out,
                           uint32_t *n_used) {
     const struct atsi_program *p = &plan->program;
-    *out = (struct atsi_expert_times){
-        .first = atsi_slot_times_start(plan),
-        .can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
+    *out = (struct atsi_expert_times){.first = atsi_slot_times_start(plan),
+                                      .can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
     *n_used = 0;
     for (uint32_t u = router_unit + 1; u < p->n_units; u++) {
         if (p->units[u].router_unit != (int32_t)router_unit || !atsi_plan_resident_experts(plan, u)) continue;

@@ -99,7 +99,8 @@ static void divide_slots(struct shuffle *s, uint32_t router) {
 // rounds to come are of one token.
 static struct atsi_assignment draw(struct shuffle *s, uint32_t i_round) {
     bool divides = s->m->slots && i_round >= N_CHUNKS && test_random(&s->random) % 4;
-    bool as_planned = divides && test_random(&s->random) % 3 == 0; // experts shared, all else on the device, nothing prefetched
+    bool as_planned =
+        divides && test_random(&s->random) % 3 == 0; // experts shared, all else on the device, nothing prefetched
     for (uint32_t u = 0; divides && u < s->m->plan.program.n_units; u++)
         if (s->m->plan.program.units[u].router_unit != ATSI_NONE)
             divide_slots(s, (uint32_t)s->m->plan.program.units[u].router_unit);

@@ -155,7 +155,8 @@ static struct sums sum_times(const struct atsi_plan *plan, const struct atsi_exp
 
 // A token with n_hits resident experts, g slots on the GPU; it has the last operations of all slots, or of those.
 static double token_us(const struct sums *s, uint32_t n_hits, uint32_t g, bool last_on_gpu) {
-    double cpu = (double)(TINY_USED - g) / TINY_USED, gpu = (double)g / TINY_USED, link = (double)(g - n_hits) / TINY_USED;
+    double cpu = (double)(TINY_USED - g) / TINY_USED, gpu = (double)g / TINY_USED,
+           link = (double)(g - n_hits) / TINY_USED;
     double crossing = g < TINY_USED ? s->handover : 0, absent = (double)(TINY_USED - n_hits) / TINY_USED;
     if (last_on_gpu)
         return fmax(s->cpu[0] * cpu + crossing, s->gpu[0] * gpu + s->link[0] * link + s->link[1] * absent) + s->gpu[1];

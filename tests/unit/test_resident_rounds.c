@@ -127,8 +127,7 @@ static float share_experts(struct round *r, enum atsi_backend router_side, bool 
     uint32_t router = (uint32_t)r->plan.program.units[r->experts].router_unit, n_shared = 0;
     atsi_round_units(&r->plan, 1, 1 << 20, NULL, r->units);
     r->units[router].home = r->backends[router] = router_side;
-    for (uint32_t u = 0; u < r->plan.program.n_units; u++)
-        r->share[u] = u == r->experts || (all && has_experts(r, u));
+    for (uint32_t u = 0; u < r->plan.program.n_units; u++) r->share[u] = u == r->experts || (all && has_experts(r, u));
     uint32_t n = atsi_share_units(&r->plan, r->units, NULL, r->share, r->divisions);
     for (uint32_t u = 0; u < r->plan.program.n_units; u++) n_shared += r->share[u] > 0;
     assert_int_equal(n, n_shared);
@@ -161,7 +160,8 @@ static void shares_are_whole_slots(void **state) {
             float share = share_experts(&r, ATSI_CPU, false);
             assert_true(fabs(share - (float)best / USED) < 1e-6);
         }
-    assert_true(share_experts(&none, ATSI_GPU, false) == atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
+    assert_true(share_experts(&none, ATSI_GPU, false) ==
+                atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
     atsi_plan_free(&r.plan);
     atsi_plan_free(&none.plan);
 }
@@ -217,7 +217,8 @@ static struct asked ask(uint32_t n, uint32_t g, bool last_on_gpu, double link_us
     return a;
 }
 
-static struct asked mean_asked(const struct atsi_slot_division *d, double link_us, const struct fixed *f, double *slots) {
+static struct asked mean_asked(const struct atsi_slot_division *d, double link_us, const struct fixed *f,
+                               double *slots) {
     static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
     struct asked mean = {0};
     *slots = 0;
