@@ -185,7 +185,7 @@ static void add_step(struct builder *b, struct atsi_step step) {
     bool fresh =
         b->out->n_actions == 0 || b->out->n_actions == b->out->tail; // the tail starts with an action of its own
     struct atsi_action *last = fresh ? NULL : &b->out->actions[b->out->n_actions - 1];
-    if (last && last->kind == kind && last->first + last->n == b->out->n_steps - 1)
+    if (!fresh && last->kind == kind && last->first + last->n == b->out->n_steps - 1)
         last->n++;
     else
         act(b, (struct atsi_action){.kind = kind, .backend = step.backend, .first = b->out->n_steps - 1, .n = 1});
