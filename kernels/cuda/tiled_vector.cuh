@@ -225,25 +225,33 @@ template <int N_IN> struct lane_rows {
     }
 };
 
-// acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
-// there are 8.
-template <class W, int N_IN>
-__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<N_IN> &rows,
-                                      uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
-                                      int t) {
-    constexpr int SHARE = GROUP_SPANS / N_IN;
-    set_inputs<W, N_IN> in;
-    in.load(rows.codes, rows.meta, first, n_left, g, t);
-    copy_wait<VECTOR_STAGES - 1>();
-    __syncwarp(); // every lane's part of the group is there
-    span_scales unpacked[2];
+// acc[row][column] += the part of the group in `stage`, for a single input row.
+template <class W>
+__device__ inline void add_group_whole(float acc[2][2], const uint8_t *stage, const set_inputs<W, 1> &in,
+                                       const typename W::packed_scales packed[2], const lane_constants<W, 1> &lane,
+                                       int g, int t) {
+    static_assert(W::SCALES == 2, "the types that there are");
+    span_sums<W> sums = {};
+    multiply_set<W, 1>(sums, stage, 0, in.b, lane, g, t);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-        typename W::packed_scales packed;
-        int span = 2 * t + c;
-        packed.load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, span % W::BLOCK_SPANS, g);
-        packed.unpack(unpacked[c]);
+        const int of_column[2][2] = {{sums.c[0][c], sums.c[0][2 + c]}, {sums.c[1][c], sums.c[1][2 + c]}};
+        float y[2] = {acc[0][c], acc[1][c]};
+        packed[c].add(y, of_column, in.meta[c]);
+        acc[0][c] = y[0];
+        acc[1][c] = y[1];
     }
+}
+
+// The same with scales unpacked once and handed out. in: of the group's first set.
+template <class W, int N_IN>
+__device__ inline void add_group(float acc[2][2], const uint8_t *stage, set_inputs<W, N_IN> &in,
+                                 const typename W::packed_scales packed[2], const lane_rows<N_IN> &rows, uint32_t first,
+                                 uint32_t n_left, const lane_constants<W, N_IN> &lane, int g, int t) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    span_scales unpacked[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) packed[c].unpack(unpacked[c]);
 #pragma unroll
     for (int q = 0; q < N_IN; q++) {
         if (q > 0) in.load(rows.codes, rows.meta, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
@@ -262,6 +270,28 @@ __device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, con
                 acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
         }
     }
+}
+
+// acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
+// there are 8.
+template <class W, int N_IN>
+__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<N_IN> &rows,
+                                      uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
+                                      int t) {
+    set_inputs<W, N_IN> in;
+    in.load(rows.codes, rows.meta, first, n_left, g, t);
+    copy_wait<VECTOR_STAGES - 1>();
+    __syncwarp(); // every lane's part of the group is there
+    typename W::packed_scales packed[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        int span = 2 * t + c;
+        packed[c].load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, span % W::BLOCK_SPANS, g);
+    }
+    if constexpr (N_IN == 1 && W::WHOLE)
+        add_group_whole<W>(acc, stage, in, packed, lane, g, t);
+    else
+        add_group<W, N_IN>(acc, stage, in, packed, rows, first, n_left, lane, g, t);
 }
 
 // The sums of a block's warps for one tile, through shared memory (`partial`: a float for each warp, row and input).

@@ -18,6 +18,10 @@
 //   W::packed_scales                          registers of one span's scales of rows 2g and 2g + 1
 //     load(block, span, g)                    span: within the block
 //     unpack(s)
+//   W::WHOLE                                  the type has what follows, for a lane that has a use for each of its scales: whole numbers as
+//                                             far as they go are cheaper than unpack(s) and what goes with it
+//   packed_scales::add(y, sums, input)        y[row] += the span's products, from its sums[half][row], which began at 0 and have the offset
+//                                             in them, and the input's record
 //
 // Loading and unpacking are apart so that many loads can be under way. block may point to global or shared memory, 16-byte aligned.
 #ifndef ATSI_KERNELS_CUDA_UNPACK_CUH
@@ -26,6 +30,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/internal.h"
+#include "kernels/cuda/mma.cuh"
 
 // w = scale * q - min; [row][half]: half 1 stands for columns 16..31 where a type has two.
 struct span_scales {
@@ -35,7 +40,7 @@ struct span_scales {
 // What most types share.
 struct plain_codes {
     __host__ __device__ static constexpr int offset(int) { return 0; }
-    static constexpr bool UNSIGNED = false, HALVES = false;
+    static constexpr bool UNSIGNED = false, HALVES = false, WHOLE = false;
     struct no_table {};
     __device__ static no_table table(uint32_t) { return {}; }
     // Of types that do not stand in TILE16 (grid_matrix.cuh).
@@ -119,6 +124,17 @@ __device__ inline void look_up_pair(const table16 &table, uint2 w, uint32_t a[4]
 __device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selector) {
     uint32_t out;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+    return out;
+}
+// start + two 16-bit numbers times the lower, or the upper, two bytes of four.
+__device__ inline int dot2_low(int two, uint32_t bytes, int start) {
+    int out;
+    asm("dp2a.lo.s32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(two), "r"(bytes), "r"(start));
+    return out;
+}
+__device__ inline int dot2_high(int two, uint32_t bytes, int start) {
+    int out;
+    asm("dp2a.hi.s32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(two), "r"(bytes), "r"(start));
     return out;
 }
 // The same tables as sums of two that an instruction each looks up: codes below 8 find their value in the first and signs of
@@ -435,7 +451,7 @@ struct weight_q6_k : plain_codes {
 struct weight_q2_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q2_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q2_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 2;
-    static constexpr bool UNSIGNED = true;
+    static constexpr bool UNSIGNED = true, WHOLE = true;
     struct words {
         uint2 w[2];
         __device__ void load(const uint8_t *block, int step, int g, int t) {
@@ -473,12 +489,32 @@ struct weight_q2_k : plain_codes {
                 s.min[1][h] = min[1].times(both[h], 0xf000);
             }
         }
+        // Four bits times a sum are whole numbers below 2^31; both mins of a row and the sums that they meet are one instruction.
+        __device__ void add(float y[2], const int sums[2][2], int2 input) const {
+            uint32_t bytes = permute(both[0], both[1], 0x5140u),
+                     mins = bytes & 0xf0f0f0f0u; // row 2g's two, row 2g + 1's two
+            const float d_in = __int_as_float(input.x);
+            float2 unit = __half22float2(d), min_unit = __half22float2(dmin);
+            const float units[2] = {unit.x * part, unit.y * part},
+                        min_units[2] = {min_unit.x * -0x1p-4f, min_unit.y * -0x1p-4f};
+            int subtracted[2] = {dot2_low(input.y, mins, SUM_ZERO), dot2_high(input.y, mins, SUM_ZERO)};
+#pragma unroll
+            for (int row = 0; row < 2; row++) {
+                int sum = 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    sum += sums[h][row] * (int)permute(bytes & 0x0f0f0f0fu, 0, 0x4440u + 2 * row + h);
+                y[row] = fmaf((float)sum, units[row] * d_in, y[row]);
+                y[row] = fmaf(sum_value(subtracted[row]), min_units[row] * d_in, y[row]);
+            }
+        }
     };
 };
 
 struct weight_q3_k : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_Q3_K;
     static constexpr int TILE_BYTES = ATSI_TILE_Q3_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 0;
+    static constexpr bool WHOLE = true;
     // Codes of the first three spans stand where the word has them, 1, 4 and 16 times as large.
     __host__ __device__ static constexpr int offset(int i) { return i == 1 ? 16 : i == 2 ? 64 : 4; }
     struct words {
@@ -526,6 +562,25 @@ struct weight_q3_k : plain_codes {
                 uint32_t both = (low[h] & 0x0f0fu) | (top[h] & 0x0303u) << 4;
                 s.scale[0][h] = unit.x * part * (field_of(both, 0xff) - FIELD_32);
                 s.scale[1][h] = unit.y * part * 0x1p-8f * (field_of(both, 0xff00) - FIELD_32_SECOND);
+            }
+        }
+        // As in Q2_K. The codes' offset, 4, meets the input's sums and is taken off at the end.
+        __device__ void add(float y[2], const int sums[2][2], int2 input) const {
+            uint32_t bytes = permute(low[0], low[1], 0x5140u) & 0x0f0f0f0fu; // row 2g's two, row 2g + 1's two
+            bytes |= (permute(top[0], top[1], 0x5140u) & 0x03030303u) << 4;
+            bytes = (bytes + 0x60606060u) ^ 0x80808080u; // less 32
+            const float d_in = __int_as_float(input.x);
+            float2 unit = __half22float2(d);
+            const float units[2] = {unit.x * d_in, unit.y * d_in};
+            const int offset[2] = {__dp2a_lo(input.y, (int)bytes, SUM_ZERO), __dp2a_hi(input.y, (int)bytes, SUM_ZERO)};
+#pragma unroll
+            for (int row = 0; row < 2; row++) {
+                int sum = 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    sum += sums[h][row] * (int)permute(bytes, 0, 0x8880u + 0x1111u * (2 * row + h));
+                y[row] = fmaf((float)sum, units[row] * part, y[row]);
+                y[row] = fmaf(sum_value(offset[row]), -4.0f * units[row], y[row]);
             }
         }
     };
