@@ -52,6 +52,11 @@ struct expert_place {
 };
 static_assert(EXPERTS_CAP < 1 << 15, "16 bits hold an expert, and a slot");
 
+// How the work of a launch is cut: tiles in all parts, and the warps of a block, which share their groups.
+struct vector_cut {
+    uint32_t n_tiles, n_warps;
+};
+
 // The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
 template <class W> struct group_stream {
     const uint8_t *at; // the next group, this lane's first 16 bytes of it
@@ -67,10 +72,10 @@ template <class W> struct group_stream {
              16 * (threadIdx.x % WARP);
     }
     // Starts copying the next group to a warp's stage, if there is one; spans behind the row's end count as zeros.
-    __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, uint32_t n_tiles) {
+    __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, const vector_cut &cut) {
         constexpr int UNITS = GROUP_BYTES<W> / 16;
-        int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
-        if (tile < n_tiles) {
+        int lane = threadIdx.x % WARP;
+        if (tile < cut.n_tiles) {
             uint32_t n_spans = a.n_cols / 32 - group * GROUP_SPANS;
             stage += 16 * lane;
             if (W::BLOCK_SPANS == GROUP_SPANS || n_spans >= GROUP_SPANS) {
@@ -86,14 +91,52 @@ template <class W> struct group_stream {
                         *(uint4 *)(stage + 16 * u) = make_uint4(0, 0, 0, 0);
                 }
             }
-            group += n_warps;
-            at += n_warps * GROUP_BYTES<W>;
+            group += cut.n_warps;
+            at += cut.n_warps * GROUP_BYTES<W>;
             if (group >= n_groups) {
                 tile += gridDim.x;
-                if (tile < n_tiles) to_tile(a, warp);
+                if (tile < cut.n_tiles) to_tile(a, threadIdx.x / WARP);
             }
         }
         copy_commit();
+    }
+};
+
+// What stands in global memory, by a pointer that does not say so any more.
+__device__ inline uint32_t global_word(const void *p) {
+    uint32_t v;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+__device__ inline int4 global_words(const void *p) {
+    int4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return v;
+}
+
+// Where a lane's columns find their input rows.
+template <class W, int N_IN> struct lane_rows {
+    // One input row of whole groups: its pointers are to the lane's spans of the first group.
+    static constexpr bool OWN_SPAN = N_IN == 1 && W::BLOCK_SPANS == GROUP_SPANS;
+    const int8_t *codes;
+    const act_meta *meta[2];
+    __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
+        constexpr int SHARE = GROUP_SPANS / N_IN;
+        uint32_t n_spans = a.n_cols / 32, last = a.n_in - 1;
+        codes = a.in.q + (uint64_t)(in_row + (N_IN == 1 ? 0 : min((uint32_t)(g / SHARE), last))) * a.n_cols + 4 * t;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t in = in_row + (N_IN == 1 ? 0 : min((uint32_t)((2 * t + c) / SHARE), last));
+            meta[c] = a.in.meta + (uint64_t)in * n_spans;
+        }
+        if (OWN_SPAN) {
+            codes += 32 * g;
+            meta[0] += 2 * t;
+            asm("" : "+l"(codes), "+l"(meta[0])); // or parts of the sums would be put together anew for every group
+        }
     }
 };
 
@@ -103,9 +146,19 @@ template <class W, int N_IN> struct set_inputs {
     uint32_t b[2];
     int2 meta[2]; // struct act_meta: d and the two sums
 
-    // codes, meta: rows of this lane's columns; first: the set's first span, n_left: spans from there to the row's end.
-    __device__ void load(const int8_t *codes, const act_meta *const meta_rows[2], uint32_t first, uint32_t n_left,
-                         int g, int t) {
+    // first: the set's first span, n_left: spans from there to the row's end.
+    __device__ void load(const lane_rows<W, N_IN> &rows, uint32_t first, uint32_t n_left, int g, int t) {
+        const int8_t *codes = rows.codes;
+        const act_meta *const *meta_rows = rows.meta;
+        if constexpr (lane_rows<W, N_IN>::OWN_SPAN) {
+            b[0] = global_word(codes + 32 * first);
+            b[1] = global_word(codes + 32 * first + 16);
+            int4 two = global_words(meta_rows[0] + first);
+            meta[0] = make_int2(two.x, two.y);
+            meta[1] = make_int2(two.z, two.w);
+            join_halves();
+            return;
+        }
         uint32_t b_span = g % SHARE, at[2] = {2u * t % SHARE, (2u * t + 1) % SHARE};
         bool whole = W::BLOCK_SPANS == GROUP_SPANS || n_left >= SHARE, none = !whole && b_span >= n_left;
         if (!whole) b_span = none ? 0 : b_span;
@@ -118,11 +171,14 @@ template <class W, int N_IN> struct set_inputs {
             bool there = whole || at[c] < n_left;
             meta[c] = there ? *(const int2 *)(meta_rows[c] + first + at[c]) : make_int2(0, 0);
         }
-        if (W::HALVES) {
-            uint32_t low = __byte_perm(b[0], b[1], 0x5140), high = __byte_perm(b[0], b[1], 0x7362);
-            b[0] = low;
-            b[1] = high;
-        }
+        join_halves();
+    }
+    // Columns in the order of W::halves.
+    __device__ void join_halves() {
+        if (!W::HALVES) return;
+        uint32_t low = __byte_perm(b[0], b[1], 0x5140), high = __byte_perm(b[0], b[1], 0x7362);
+        b[0] = low;
+        b[1] = high;
     }
 };
 
@@ -209,22 +265,6 @@ __device__ inline void multiply_set(span_sums<W> &sums, const uint8_t *stage, in
     }
 }
 
-// Where a lane's columns find their input rows.
-template <int N_IN> struct lane_rows {
-    const int8_t *codes;
-    const act_meta *meta[2];
-    __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
-        constexpr int SHARE = GROUP_SPANS / N_IN;
-        uint32_t n_spans = a.n_cols / 32, last = a.n_in - 1;
-        codes = a.in.q + (uint64_t)(in_row + (N_IN == 1 ? 0 : min((uint32_t)(g / SHARE), last))) * a.n_cols + 4 * t;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            uint32_t in = in_row + (N_IN == 1 ? 0 : min((uint32_t)((2 * t + c) / SHARE), last));
-            meta[c] = a.in.meta + (uint64_t)in * n_spans;
-        }
-    }
-};
-
 // acc[row][column] += the part of the group in `stage`, for a single input row.
 template <class W>
 __device__ inline void add_group_whole(float acc[2][2], const uint8_t *stage, const set_inputs<W, 1> &in,
@@ -246,15 +286,15 @@ __device__ inline void add_group_whole(float acc[2][2], const uint8_t *stage, co
 // The same with scales unpacked once and handed out. in: of the group's first set.
 template <class W, int N_IN>
 __device__ inline void add_group(float acc[2][2], const uint8_t *stage, set_inputs<W, N_IN> &in,
-                                 const typename W::packed_scales packed[2], const lane_rows<N_IN> &rows, uint32_t first,
-                                 uint32_t n_left, const lane_constants<W, N_IN> &lane, int g, int t) {
+                                 const typename W::packed_scales packed[2], const lane_rows<W, N_IN> &rows,
+                                 uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g, int t) {
     constexpr int SHARE = GROUP_SPANS / N_IN;
     span_scales unpacked[2];
 #pragma unroll
     for (int c = 0; c < 2; c++) packed[c].unpack(unpacked[c]);
 #pragma unroll
     for (int q = 0; q < N_IN; q++) {
-        if (q > 0) in.load(rows.codes, rows.meta, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
+        if (q > 0) in.load(rows, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
         span_sums<W> sums;
         const int spans[2] = {(q * SHARE + 2 * t % SHARE) % W::STEP_SPANS,
                               (q * SHARE + (2 * t + 1) % SHARE) % W::STEP_SPANS};
@@ -275,11 +315,11 @@ __device__ inline void add_group(float acc[2][2], const uint8_t *stage, set_inpu
 // acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
 // there are 8.
 template <class W, int N_IN>
-__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<N_IN> &rows,
+__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<W, N_IN> &rows,
                                       uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
                                       int t) {
     set_inputs<W, N_IN> in;
-    in.load(rows.codes, rows.meta, first, n_left, g, t);
+    in.load(rows, first, n_left, g, t);
     copy_wait<VECTOR_STAGES - 1>();
     __syncwarp(); // every lane's part of the group is there
     typename W::packed_scales packed[2];
@@ -330,9 +370,9 @@ __device__ inline void store_tile(const float acc[2][2], float *partial, const t
 // (experts, with N_IN 1). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
 template <class W, int N_IN>
 __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
-    vector_kernel(const __grid_constant__ tiled_args a, uint32_t n_tiles) {
+    vector_kernel(const __grid_constant__ tiled_args a, vector_cut cut) {
     extern __shared__ __align__(16) uint8_t dynamic[];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
     group_stream<W> stream;
     start_successor();
@@ -343,28 +383,27 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
         stream.place = expert_place(a.experts, expert);
         in_row = blockIdx.y / a.experts.in_divisor;
     }
-    constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
-    uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
-    float *partial = (float *)(dynamic + n_warps * RING_BYTES);
+    constexpr uint32_t RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
+    uint32_t ring = warp * RING_BYTES, stage = ring; // in the block's shared memory
+    float *partial = (float *)(dynamic + cut.n_warps * RING_BYTES);
     stream.tile = blockIdx.x;
     stream.to_tile(a, warp); // no warp is without a group
 #pragma unroll 1
-    for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
+    for (uint32_t s = ring; s < ring + RING_BYTES; s += GROUP_BYTES<W>) stream.copy_next(dynamic + s, a, n_groups, cut);
     wait_for_predecessor();
-    lane_rows<N_IN> rows(a, in_row, g, t);
+    lane_rows<W, N_IN> rows(a, in_row, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;
-    for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x; tile < cut.n_tiles; tile += gridDim.x) {
         float acc[2][2] = {};
-        for (uint32_t group = warp; group < n_groups; group += n_warps) {
+        for (uint32_t group = warp; group < n_groups; group += cut.n_warps) {
             uint32_t first = group * GROUP_SPANS;
-            multiply_group<W, N_IN>(acc, stage, rows, first, n_spans - first, constants, g, t);
+            multiply_group<W, N_IN>(acc, dynamic + stage, rows, first, n_spans - first, constants, g, t);
             __syncwarp(); // no lane reads the stage any more
-            stream.copy_next(stage, a, n_groups, n_tiles);
-            stage += GROUP_BYTES<W>;
-            if (stage == ring_end) stage = ring;
+            stream.copy_next(dynamic + stage, a, n_groups, cut);
+            if (VECTOR_STAGES == 2) stage = 2 * ring + GROUP_BYTES<W> - stage; // the other one
         }
-        store_tile<N_IN>(acc, partial + buffer * n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.place.expert());
+        store_tile<N_IN>(acc, partial + buffer * cut.n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.place.expert());
         buffer ^= 1; // the next tile's sums may be written while these are read
     }
 }
@@ -410,7 +449,8 @@ template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pai
     uint32_t n_blocks = ceil_div((uint32_t)(shape.n_resident * a.n_multiprocessors), n_pairs);
     if (n_blocks > n_tiles) n_blocks = n_tiles;
     launch_overlapping(vector_kernel<W, N_IN>, dim3(n_blocks, n_pairs), shape.n_warps * WARP,
-                       vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a, n_tiles);
+                       vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a,
+                       vector_cut{n_tiles, (uint32_t)shape.n_warps});
 }
 
 template <class W> void launch_vector(const struct tiled_args *a, struct launch_stream stream) {
