@@ -52,11 +52,6 @@ struct expert_place {
 };
 static_assert(EXPERTS_CAP < 1 << 15, "16 bits hold an expert, and a slot");
 
-// How the work of a launch is cut: tiles in all parts, and the warps of a block, which share their groups.
-struct vector_cut {
-    uint32_t n_tiles, n_warps;
-};
-
 // The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
 template <class W> struct group_stream {
     const uint8_t *at; // the next group, this lane's first 16 bytes of it
@@ -66,16 +61,16 @@ template <class W> struct group_stream {
         uint32_t tile_of_part = tile;
         const tiled_part &part = part_of(a, tile_of_part);
         group = first_group;
-        at = matrix_of(part.weight, part.resident, part.expert_bytes,
-                       place_of(a.experts, blockIdx.y, place.expert()), place.slot()) +
+        at = matrix_of(part.weight, part.resident, part.expert_bytes, place_of(a.experts, blockIdx.y, place.expert()),
+                       place.slot()) +
              (uint64_t)tile_of_part * (a.n_cols / (32 * W::BLOCK_SPANS)) * W::TILE_BYTES + group * GROUP_BYTES<W> +
              16 * (threadIdx.x % WARP);
     }
     // Starts copying the next group to a warp's stage, if there is one; spans behind the row's end count as zeros.
-    __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, const vector_cut &cut) {
+    __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, uint32_t n_tiles) {
         constexpr int UNITS = GROUP_BYTES<W> / 16;
-        int lane = threadIdx.x % WARP;
-        if (tile < cut.n_tiles) {
+        int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+        if (tile < n_tiles) {
             uint32_t n_spans = a.n_cols / 32 - group * GROUP_SPANS;
             stage += 16 * lane;
             if (W::BLOCK_SPANS == GROUP_SPANS || n_spans >= GROUP_SPANS) {
@@ -91,11 +86,11 @@ template <class W> struct group_stream {
                         *(uint4 *)(stage + 16 * u) = make_uint4(0, 0, 0, 0);
                 }
             }
-            group += cut.n_warps;
-            at += cut.n_warps * GROUP_BYTES<W>;
+            group += n_warps;
+            at += n_warps * GROUP_BYTES<W>;
             if (group >= n_groups) {
                 tile += gridDim.x;
-                if (tile < cut.n_tiles) to_tile(a, threadIdx.x / WARP);
+                if (tile < n_tiles) to_tile(a, warp);
             }
         }
         copy_commit();
@@ -119,8 +114,8 @@ __device__ inline int4 global_words(const void *p) {
 
 // Where a lane's columns find their input rows.
 template <class W, int N_IN> struct lane_rows {
-    // One input row of whole groups: its pointers are to the lane's spans of the first group.
-    static constexpr bool OWN_SPAN = N_IN == 1 && W::BLOCK_SPANS == GROUP_SPANS;
+    // One input row: its pointers are to the lane's spans of the first group. (Q4_K and Q5_K were slower so, 17408 x 5120 by 4 %.)
+    static constexpr bool OWN_SPAN = N_IN == 1 && W::WHOLE;
     const int8_t *codes;
     const act_meta *meta[2];
     __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
@@ -270,7 +265,7 @@ template <class W>
 __device__ inline void add_group_whole(float acc[2][2], const uint8_t *stage, const set_inputs<W, 1> &in,
                                        const typename W::packed_scales packed[2], const lane_constants<W, 1> &lane,
                                        int g, int t) {
-    static_assert(W::SCALES == 2, "the types that there are");
+    static_assert(W::SCALES == 2 && W::BLOCK_SPANS == GROUP_SPANS, "the types that there are");
     span_sums<W> sums = {};
     multiply_set<W, 1>(sums, stage, 0, in.b, lane, g, t);
 #pragma unroll
@@ -370,9 +365,9 @@ __device__ inline void store_tile(const float acc[2][2], float *partial, const t
 // (experts, with N_IN 1). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
 template <class W, int N_IN>
 __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
-    vector_kernel(const __grid_constant__ tiled_args a, vector_cut cut) {
+    vector_kernel(const __grid_constant__ tiled_args a, uint32_t n_tiles) {
     extern __shared__ __align__(16) uint8_t dynamic[];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
     group_stream<W> stream;
     start_successor();
@@ -383,27 +378,28 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
         stream.place = expert_place(a.experts, expert);
         in_row = blockIdx.y / a.experts.in_divisor;
     }
-    constexpr uint32_t RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
-    uint32_t ring = warp * RING_BYTES, stage = ring; // in the block's shared memory
-    float *partial = (float *)(dynamic + cut.n_warps * RING_BYTES);
+    constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
+    uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
+    float *partial = (float *)(dynamic + n_warps * RING_BYTES);
     stream.tile = blockIdx.x;
     stream.to_tile(a, warp); // no warp is without a group
 #pragma unroll 1
-    for (uint32_t s = ring; s < ring + RING_BYTES; s += GROUP_BYTES<W>) stream.copy_next(dynamic + s, a, n_groups, cut);
+    for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
     wait_for_predecessor();
     lane_rows<W, N_IN> rows(a, in_row, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;
-    for (uint32_t tile = blockIdx.x; tile < cut.n_tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         float acc[2][2] = {};
-        for (uint32_t group = warp; group < n_groups; group += cut.n_warps) {
+        for (uint32_t group = warp; group < n_groups; group += n_warps) {
             uint32_t first = group * GROUP_SPANS;
-            multiply_group<W, N_IN>(acc, dynamic + stage, rows, first, n_spans - first, constants, g, t);
+            multiply_group<W, N_IN>(acc, stage, rows, first, n_spans - first, constants, g, t);
             __syncwarp(); // no lane reads the stage any more
-            stream.copy_next(dynamic + stage, a, n_groups, cut);
-            if (VECTOR_STAGES == 2) stage = 2 * ring + GROUP_BYTES<W> - stage; // the other one
+            stream.copy_next(stage, a, n_groups, n_tiles);
+            stage += GROUP_BYTES<W>;
+            if (stage == ring_end) stage = ring;
         }
-        store_tile<N_IN>(acc, partial + buffer * cut.n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.place.expert());
+        store_tile<N_IN>(acc, partial + buffer * n_warps * ATSI_TILE_ROWS * N_IN, a, tile, stream.place.expert());
         buffer ^= 1; // the next tile's sums may be written while these are read
     }
 }
@@ -449,8 +445,7 @@ template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pai
     uint32_t n_blocks = ceil_div((uint32_t)(shape.n_resident * a.n_multiprocessors), n_pairs);
     if (n_blocks > n_tiles) n_blocks = n_tiles;
     launch_overlapping(vector_kernel<W, N_IN>, dim3(n_blocks, n_pairs), shape.n_warps * WARP,
-                       vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a,
-                       vector_cut{n_tiles, (uint32_t)shape.n_warps});
+                       vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a, n_tiles);
 }
 
 template <class W> void launch_vector(const struct tiled_args *a, struct launch_stream stream) {
