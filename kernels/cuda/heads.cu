@@ -169,6 +169,19 @@ bool heads_join(struct heads_args *a, const struct atsi_op_call *call, int n_row
     return call->op->kind == ATSI_OP_ROPE && join_rope(a, call);
 }
 
+bool heads_independent(const struct heads_args *a, const struct atsi_op_call *call, int n_rows) {
+    uint32_t n = (uint32_t)(n_rows > a->n_tokens ? n_rows : a->n_tokens);
+    for (int p = 0; p < a->n_parts; p++) {
+        const head_part &part = a->parts[p];
+        for (const struct atsi_rows_ref &out : call->out)
+            if (out.data && (rows_overlap(out, in_rows(part), n) || (part.out && rows_overlap(out, out_rows(part), n))))
+                return false;
+        for (const struct atsi_rows_ref &in : call->in)
+            if (in.data && part.out && rows_overlap(in, out_rows(part), n)) return false;
+    }
+    return true;
+}
+
 bool heads_join_store(struct heads_args *a, const struct atsi_op_call *call, int n_rows) {
     const struct atsi_state_ref &s = call->state;
     const struct atsi_rows_ref &k_rows = call->in[1], &v_rows = call->in[2];

@@ -32,6 +32,8 @@ struct heads_args {
 // The call's operation becomes a part of `waiting`, or a further step of one of its parts. False: it is another operation, its heads
 // are longer than HEAD_DIM_MAX, or it depends on a part in another way.
 bool heads_join(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
+// Whether the call's operation may run ahead of `waiting`: it writes nothing that a part reads or writes, and reads nothing that one writes.
+bool heads_independent(const struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
 // The keys and values of an attention call are stored by the parts that make its keys. False: they are not made here.
 bool heads_join_store(struct heads_args *waiting, const struct atsi_op_call *call, int n_rows);
 // Stores the keys and values of an attention call in a launch of their own.

@@ -19,6 +19,15 @@ static void forget_outputs(struct cuda_device *d, const struct atsi_op_call *cal
     }
 }
 
+static bool is_product(const struct atsi_op_call *call) {
+    return call->op->kind == ATSI_OP_MATMUL || call->op->kind == ATSI_OP_EXPERTS;
+}
+
+// The last bytes of scratch.
+static uint32_t *router_counter(const struct cuda_device *d) {
+    return (uint32_t *)(d->scratch.base + d->scratch.size_bytes - ROUTER_COUNTER_BYTES);
+}
+
 // ---- launch -----------------------------------------------------------------------------------------------------------------
 
 static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
@@ -53,11 +62,27 @@ enum atsi_status cuda_flush(struct atsi_stream *s, struct atsi_error *err) {
     return cuda_check(cuda_device_of(s->device), cudaGetLastError(), "launching", err);
 }
 
+// A product that neither writes what waiting heads read or write nor reads what they write goes ahead of them: k's and v's products
+// stand behind q's norm and rotation, and all three are wanted in one launch, the heads of all in another.
+static bool passes_heads(const struct launch_ctx *x, const struct atsi_op_call *call) {
+    return call->op->kind == ATSI_OP_MATMUL && !call->outputs_domain &&
+           heads_independent(&x->waiting->heads, call, x->n_rows);
+}
+
 // The operation joins what waits; nothing else needs to be done then.
 static bool joins(struct launch_ctx *x, const struct atsi_op_call *call) {
     struct waiting *w = x->waiting;
-    if (w->type) return product_joins(x, call);
-    if (w->heads.n_parts == 0) return false;
+    if (w->sum.n_rows > 0 && expert_sum_launch_with_norm(x, &w->sum, call)) {
+        w->sum.n_rows = 0;
+        return true;
+    }
+    if (w->scores.n_in > 0 && w->heads.n_parts == 0 &&
+        router_launch_with_product(x, &w->scores, call, router_counter(x->device))) {
+        w->scores.n_in = 0;
+        return true;
+    }
+    if (is_product(call)) return w->type && (w->heads.n_parts == 0 || passes_heads(x, call)) && product_joins(x, call);
+    if (!waiting_has_product(w) && w->heads.n_parts == 0) return false;
     x->kv_stored = call->op->kind == ATSI_OP_ATTENTION && heads_join_store(&w->heads, call, x->n_rows);
     return heads_join(&w->heads, call, x->n_rows);
 }
@@ -71,8 +96,11 @@ enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *c
                            stream->waiting, false};
     if (x.n_rows <= 0) return ATSI_OK;
     forget_outputs(d, call, (uint32_t)x.n_rows);
-    if (joins(&x, call)) return ATSI_OK;
-    ATSI_TRY(cuda_flush(s, err));
+    if (joins(&x, call)) return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
+    if (x.waiting->heads.n_parts > 0 && passes_heads(&x, call))
+        waiting_launch_products(x.waiting, x.stream);
+    else
+        ATSI_TRY(cuda_flush(s, err));
     ATSI_TRY(dispatch(&x, call, err));
     return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
 }
@@ -90,7 +118,7 @@ static struct scratch plan_scratch(const struct atsi_program *p, uint32_t n_toke
     s.groups_bytes = aligned(experts_groups_bytes(p, n_tokens_max));
     s.grids_offset = s.groups_offset + s.groups_bytes;
     s.grids_bytes = aligned(matmul_tables_bytes(p));
-    s.size_bytes = s.grids_offset + s.grids_bytes;
+    s.size_bytes = s.grids_offset + s.grids_bytes + ROUTER_COUNTER_BYTES;
     return s;
 }
 
@@ -102,13 +130,19 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
 
 // A program loads the kernels of its own types only: modules take memory on the card.
 static cudaError_t load_all(const struct cuda_device *d, const struct atsi_program *p) {
-    cudaError_t (*const parts[])(void) = {load_elementwise, load_norm,      load_heads,
-                                          load_router,      load_recurrent, load_marks};
+    cudaError_t (*const parts[])(void) = {load_elementwise, load_expert_sum, load_norm, load_heads,
+                                          load_router,      load_recurrent, load_marks, load_copies};
     cudaError_t status = cudaSuccess;
     for (cudaError_t (*load)(void) : parts)
         if (status == cudaSuccess) status = load();
     if (status == cudaSuccess) status = load_attention(d, p);
     return status == cudaSuccess ? load_matmul(d, p) : status;
+}
+
+// Streams do not wait for the default one.
+static cudaError_t clear_counter(const struct cuda_device *d) {
+    cudaError_t status = cudaMemset(router_counter(d), 0, ROUTER_COUNTER_BYTES);
+    return status == cudaSuccess ? cudaDeviceSynchronize() : status;
 }
 
 enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_program *p, uint32_t n_tokens_max,
@@ -121,9 +155,10 @@ enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_progra
     d->scratch = scratch();
     struct scratch planned = plan_scratch(p, n_tokens_max, n_outputs_max);
     void *memory = NULL;
-    if (planned.size_bytes != 0) ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
+    ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
     d->scratch = planned;
     d->scratch.base = (uint8_t *)memory;
+    ATSI_TRY(cuda_check(d, clear_counter(d), "clearing a counter", err));
     if (planned.grids_bytes != 0)
         ATSI_TRY(cuda_check(d, grid_tables_upload(d->scratch.base + planned.grids_offset), "copying codebooks", err));
     return cuda_check(d, load_all(d, p), "loading kernels", err);

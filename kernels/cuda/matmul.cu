@@ -243,6 +243,7 @@ cudaError_t prepare_grid(const struct cuda_device *d, enum atsi_dtype dtype) {
     return status == cudaSuccess ? grid_matrix_prepare(dtype, d->max_shared_bytes) : status;
 }
 
+// What may be a router's scores waits for the router.
 void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype) {
     const struct atsi_op_call *call = p->call;
     struct plain_args a = {};
@@ -260,7 +261,9 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     a.add = call->op->add;
     a.experts = p->experts;
     a.n_multiprocessors = x->device->n_multiprocessors;
-    if (p->as_vectors)
+    if (router_may_join(dtype, &a))
+        x->waiting->scores = a;
+    else if (p->as_vectors)
         plain_vector(dtype, &a, x->stream);
     else if (!half_matrix(dtype, &a, x->device->capability, x->stream))
         plain_matrix(dtype, &a, x->stream);

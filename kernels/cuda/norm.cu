@@ -1,5 +1,5 @@
-// norm.cu: RMS norm in groups, quantising its result for the matrices that read it.
-#include "kernels/cuda/common.cuh"
+// norm.cu: RMS norm in groups, quantising its result for the matrices that read it; also of experts' sums, which it adds up itself.
+#include "kernels/cuda/expert_sum.cuh"
 
 namespace {
 
@@ -13,6 +13,28 @@ struct norm_args {
     acts_out acts;
 };
 
+// Elements i .. i + 3 of a group of the row, of which n count; `first`: where the group starts. All lanes of the warp call.
+__device__ inline void put_normed(const norm_args &a, uint64_t row, uint32_t first, uint32_t i, int n, float4 v,
+                                  float scale) {
+    float *out = a.out + row * a.out_stride + first + i;
+    v = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+    if (a.weight) {
+        float4 w = load4(a.weight + i, n, a.aligned);
+        v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+    }
+    if (a.add) {
+        float4 y = load4(out, n, a.aligned);
+        v = make_float4(v.x + y.x, v.y + y.y, v.z + y.z, v.w + y.w);
+    }
+    store4(out, v, n, a.aligned);
+    if (a.acts.q)
+        quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32, n > 0);
+}
+
+__device__ inline float scale_of(float squares, const norm_args &a, float *partial) {
+    return rsqrtf(block_sum(squares, partial) / (float)a.group + a.eps);
+}
+
 // x: group of the row, y: row. Every thread keeps up to four elements at a time and reads them again for the second pass; a row
 // is in the cache then.
 __global__ void norm_kernel(norm_args a) {
@@ -21,44 +43,93 @@ __global__ void norm_kernel(norm_args a) {
     uint64_t row = blockIdx.y;
     uint32_t first = blockIdx.x * a.group;
     const float *in = a.in + row * a.in_stride + first;
-    float *out = a.out + row * a.out_stride + first;
     float squares = 0.0f;
     for (uint32_t i = threadIdx.x * 4; i < a.group; i += blockDim.x * 4) {
         float4 v = load4(in + i, (int)(a.group - i), a.aligned);
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
-    squares = block_sum(squares, partial);
-    float scale = rsqrtf(squares / (float)a.group + a.eps);
+    float scale = scale_of(squares, a, partial);
     // Whole warps run every step, for quantise4's exchanges.
     uint32_t n_steps = (a.group + blockDim.x * 4 - 1) / (blockDim.x * 4);
     for (uint32_t step = 0; step < n_steps; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
         int n = i < a.group ? (int)(a.group - i) : 0;
-        float4 v = load4(in + i, n, a.aligned);
-        v = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
-        if (a.weight) {
-            float4 w = load4(a.weight + i, n, a.aligned);
-            v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-        }
-        if (a.add) {
-            float4 y = load4(out + i, n, a.aligned);
-            v = make_float4(v.x + y.x, v.y + y.y, v.z + y.z, v.w + y.w);
-        }
-        store4(out + i, v, n, a.aligned);
-        if (a.acts.q)
-            quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32,
-                      n > 0);
+        put_normed(a, row, first, i, n, load4(in + i, n, a.aligned), scale);
+    }
+}
+
+constexpr int THREADS_MAX = 1024, SUM_STEPS_MAX = 2, SUM_SLOTS_MAX = WARP;
+
+// The order of a row's slots in its sum, and what each is weighted with.
+struct sum_order {
+    uint32_t slot[SUM_SLOTS_MAX];
+    float weight[SUM_SLOTS_MAX];
+};
+
+// The first threads of the block call, one a slot.
+__device__ inline void put_in_order(sum_order &order, const expert_sum_args &s, uint64_t row) {
+    uint32_t slot = threadIdx.x, rank = s.ids ? rank_of_slot(s.ids + row * s.ids_stride, s.n_slots, slot) : slot;
+    order.slot[rank] = slot;
+    order.weight[rank] = s.weights[row * s.weights_stride + slot];
+}
+
+// A row's elements i .. i + 3, with the roundings of expert_sum_kernel: products are rounded before they are added.
+__device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i, int n,
+                                      bool aligned) {
+    const float *slots = s.slots + row * s.slots_stride + i;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+    for (uint32_t k = 0; k < s.n_slots; k++) {
+        float4 v = load4(slots + order.slot[k] * s.width, n, aligned);
+        float w = order.weight[k];
+        sum.x = __fadd_rn(sum.x, __fmul_rn(v.x, w));
+        sum.y = __fadd_rn(sum.y, __fmul_rn(v.y, w));
+        sum.z = __fadd_rn(sum.z, __fmul_rn(v.z, w));
+        sum.w = __fadd_rn(sum.w, __fmul_rn(v.w, w));
+    }
+    if (!s.add) return sum;
+    float4 old = load4(s.out + row * s.out_stride + i, n, aligned);
+    return make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
+}
+
+// A block a row. A thread has the elements that it has in norm_kernel, and keeps their sums for the second pass.
+template <int STEPS>
+__global__ void __launch_bounds__(THREADS_MAX)
+    sum_and_norm_kernel(const __grid_constant__ expert_sum_args s, const __grid_constant__ norm_args a) {
+    begin_kernel();
+    __shared__ float partial[WARP];
+    __shared__ sum_order order;
+    uint64_t row = blockIdx.x;
+    if (threadIdx.x < s.n_slots) put_in_order(order, s, row);
+    __syncthreads();
+    float4 v[STEPS];
+    float squares = 0.0f;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
+        int n = i < a.group ? (int)(a.group - i) : 0;
+        v[step] = sum_of_slots(s, order, row, i, n, a.aligned);
+        store4(s.out + row * s.out_stride + i, v[step], n, a.aligned);
+        squares += v[step].x * v[step].x + v[step].y * v[step].y + v[step].z * v[step].z + v[step].w * v[step].w;
+    }
+    float scale = scale_of(squares, a, partial);
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
+        put_normed(a, row, 0, i, i < a.group ? (int)(a.group - i) : 0, v[step], scale);
     }
 }
 
 } // namespace
 
 cudaError_t load_norm(void) {
-    static const void *const KERNELS[] = {(const void *)norm_kernel};
+    static const void *const KERNELS[] = {(const void *)norm_kernel, (const void *)sum_and_norm_kernel<1>,
+                                          (const void *)sum_and_norm_kernel<SUM_STEPS_MAX>};
     return load_kernels(KERNELS);
 }
 
-void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
+// Reserves room for the quantised rows.
+static norm_args args_of(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
     norm_args a;
     a.in = (const float *)v.data;
@@ -74,7 +145,41 @@ void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
     a.acts.q = NULL;
     a.acts.meta = NULL;
     if (a.group % 32 == 0) a.acts = acts_reserve(x->device, y, x->n_rows);
-    uint32_t threads = ceil_div(ceil_div(a.group, 4), WARP) * WARP;
-    if (threads > 1024) threads = 1024;
-    launch_overlapping(norm_kernel, dim3(y.width / a.group, x->n_rows), threads, 0, x->stream, a);
+    return a;
+}
+
+static uint32_t threads_of(uint32_t group) {
+    uint32_t threads = ceil_div(ceil_div(group, 4), WARP) * WARP;
+    return threads < THREADS_MAX ? threads : THREADS_MAX;
+}
+
+void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
+    norm_args a = args_of(x, call);
+    launch_overlapping(norm_kernel, dim3(a.width / a.group, x->n_rows), threads_of(a.group), 0, x->stream, a);
+}
+
+// The norm's rows may lie where the slots do if there is one row: they are written when all slots are read.
+static bool reads_sum(const struct expert_sum_args *s, const struct atsi_op_call *call, int n_rows) {
+    const struct atsi_rows_ref &v = call->in[0], slots = {(void *)s->slots, s->slots_stride, s->n_slots * s->width},
+                               weights = {(void *)s->weights, s->weights_stride, s->n_slots},
+                               ids = {(void *)s->ids, s->ids_stride, s->n_slots};
+    const struct atsi_rows_ref reads[] = {slots, weights, ids};
+    for (const struct atsi_rows_ref &r : reads)
+        if (n_rows > 1 && r.data && rows_overlap(call->out[0], r, (uint32_t)n_rows)) return false;
+    return n_rows == s->n_rows && v.data == s->out && v.stride == s->out_stride && v.width == s->width &&
+           call->op->u.norm.group == s->width;
+}
+
+bool expert_sum_launch_with_norm(struct launch_ctx *x, const struct expert_sum_args *sum,
+                                 const struct atsi_op_call *call) {
+    constexpr uint32_t STEP = 4 * THREADS_MAX;
+    if (call->op->kind != ATSI_OP_RMS_NORM || sum->n_slots > SUM_SLOTS_MAX || sum->width > SUM_STEPS_MAX * STEP ||
+        !reads_sum(sum, call, x->n_rows))
+        return false;
+    norm_args a = args_of(x, call);
+    const struct atsi_rows_ref slots = {(void *)sum->slots, sum->slots_stride, sum->n_slots * sum->width};
+    a.aligned = a.aligned && rows_aligned(slots);
+    auto *kernel = sum->width <= STEP ? sum_and_norm_kernel<1> : sum_and_norm_kernel<SUM_STEPS_MAX>;
+    launch_overlapping(kernel, x->n_rows, threads_of(a.group), 0, x->stream, *sum, a);
+    return true;
 }

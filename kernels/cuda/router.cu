@@ -1,8 +1,8 @@
-// router.cu: the experts that each token uses, and their weights.
+// router.cu: the experts that each token uses, and their weights; for one token together with the product that scores them.
 #include <string.h>
 
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/router.h"
 
 namespace {
 
@@ -68,10 +68,9 @@ __device__ inline int resident_first(const int32_t *slots, int32_t *ids, float *
     return n_resident;
 }
 
-// A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by.
-template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ router_args a) {
-    begin_kernel();
-    uint64_t row = blockIdx.x;
+// A warp a token. Lane l keeps experts l, l + 32, ...: `score` is what the weight is made of, `rank` what is selected by. Logits are not
+// looked for in the multiprocessor's own cache: other blocks of the launch may have made them.
+template <int PER_LANE> __device__ inline void choose(const router_args &a, uint64_t row) {
     int lane = threadIdx.x, n_experts = (int)a.p.n_experts, n_used = (int)a.p.n_used;
     const float *logits = a.logits + row * a.logits_stride;
     int32_t *ids = a.ids + row * a.ids_stride;
@@ -80,7 +79,7 @@ template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ ro
 #pragma unroll
     for (int k = 0; k < PER_LANE; k++) {
         int e = lane + k * WARP;
-        score[k] = e < n_experts ? logits[e] : -INFINITY;
+        score[k] = e < n_experts ? __ldcg(logits + e) : -INFINITY;
         largest = fmaxf(largest, score[k]);
     }
     largest = lanes_max(largest);
@@ -141,23 +140,100 @@ template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ ro
             a.mine[row * n_used + slot] = slot < a.gpu_slots[n_resident] ? ids[slot] : -1;
 }
 
-} // namespace
-
-cudaError_t load_router(void) {
-    static const void *const KERNELS[] = {(const void *)router_kernel<PER_LANE_FEW>,
-                                          (const void *)router_kernel<PER_LANE_MANY>};
-    return load_kernels(KERNELS);
+template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ router_args a) {
+    begin_kernel();
+    choose<PER_LANE>(a, blockIdx.x);
 }
 
-enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
-    const struct atsi_rows_ref &v = call->in[0], &ids = call->out[0], &w = call->out[1];
-    if (call->op->u.router.n_experts > EXPERTS_CAP)
-        return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d",
-                         call->op->u.router.n_experts, EXPERTS_CAP);
+// ---- with its product -------------------------------------------------------------------------------------------------------
+
+constexpr int WARPS = 4, BLOCK_ROWS = 4, STRIDE = WARPS * WARP * 4; // columns that a block takes at a time
+constexpr int AHEAD = 4;                                           // steps whose weights load before the wait
+
+struct product_args {
+    const float *weight, *bias, *in;
+    float *out;
+    uint32_t n_out, n_cols;
+    uint32_t *n_done; // blocks of this launch
+};
+
+// A step's part of the block's rows, the expression of plain.cu's kernel.
+__device__ inline void add_products(float acc[BLOCK_ROWS], const float4 w[BLOCK_ROWS], float4 x) {
+#pragma unroll
+    for (int r = 0; r < BLOCK_ROWS; r++) acc[r] += w[r].x * x.x + w[r].y * x.y + w[r].z * x.z + w[r].w * x.w;
+}
+
+// The block's sums of its rows, whose columns the warps share, in the order of plain.cu's kernel. The first BLOCK_ROWS lanes of the first
+// warp get them.
+__device__ inline float sum_of_row(const float acc[BLOCK_ROWS], float partial[WARPS][BLOCK_ROWS]) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int r = 0; r < BLOCK_ROWS; r++) {
+        float sum = lanes_sum(acc[r]);
+        if (lane == 0) partial[warp][r] = sum;
+    }
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += partial[w][lane % BLOCK_ROWS];
+    return sum;
+}
+
+// Whether the calling warp's block is the last of the launch to come here; what the others wrote before is visible to it then. Leaves the
+// counter as it was at first.
+__device__ inline bool is_last_block(uint32_t *n_done) {
+    uint32_t ticket = 0;
+    __threadfence();
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) ticket = atomicAdd(n_done, 1u);
+    if (__shfl_sync(ALL_LANES, ticket, 0) != gridDim.x - 1) return false;
+    if (threadIdx.x % WARP == 0) *n_done = 0;
+    __threadfence();
+    return true;
+}
+
+// x: BLOCK_ROWS experts. The last block to finish chooses.
+template <int PER_LANE>
+__global__ void __launch_bounds__(WARPS *WARP)
+    scores_and_router_kernel(const __grid_constant__ product_args p, const __grid_constant__ router_args a) {
+    start_successor();
+    __shared__ float partial[WARPS][BLOCK_ROWS];
+    uint32_t first = blockIdx.x * BLOCK_ROWS, column = threadIdx.x * 4;
+    const float *row[BLOCK_ROWS];
+#pragma unroll
+    for (int r = 0; r < BLOCK_ROWS; r++) row[r] = p.weight + (uint64_t)min(first + r, p.n_out - 1) * p.n_cols;
+    float4 w[AHEAD][BLOCK_ROWS];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+        for (int r = 0; r < BLOCK_ROWS; r++)
+            if (column + k * STRIDE < p.n_cols) w[k][r] = *(const float4 *)(row[r] + column + k * STRIDE);
+    wait_for_predecessor();
+    float acc[BLOCK_ROWS] = {};
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        if (column + k * STRIDE < p.n_cols) add_products(acc, w[k], *(const float4 *)(p.in + column + k * STRIDE));
+    for (column += AHEAD * STRIDE; column < p.n_cols; column += STRIDE) {
+#pragma unroll
+        for (int r = 0; r < BLOCK_ROWS; r++) w[0][r] = *(const float4 *)(row[r] + column);
+        add_products(acc, w[0], *(const float4 *)(p.in + column));
+    }
+    float sum = sum_of_row(acc, partial);
+    if (threadIdx.x >= WARP) return;
+    uint32_t expert = first + threadIdx.x;
+    if (threadIdx.x < BLOCK_ROWS && expert < p.n_out) p.out[expert] = p.bias ? sum + p.bias[expert] : sum;
+    if (is_last_block(p.n_done)) choose<PER_LANE>(a, 0);
+}
+
+// ---- arguments --------------------------------------------------------------------------------------------------------------
+
+bool is_supported(const struct atsi_op_call *call) {
     const struct atsi_router_params &p = call->op->u.router;
-    if (call->resident.mine && p.n_used > ATSI_DIVIDED_SLOTS_MAX)
-        return atsi_fail(err, ATSI_FAILED, "GPU: %u slots of a token are not divided, at most %d", p.n_used,
-                         ATSI_DIVIDED_SLOTS_MAX);
+    return p.n_experts <= EXPERTS_CAP && !(call->resident.mine && p.n_used > ATSI_DIVIDED_SLOTS_MAX);
+}
+
+router_args args_of(const struct atsi_op_call *call) {
+    const struct atsi_rows_ref &v = call->in[0], &ids = call->out[0], &w = call->out[1];
     router_args a = {};
     a.logits = (const float *)v.data;
     a.bias = (const float *)call->tensor[0].data;
@@ -169,10 +245,48 @@ enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *
     a.logits_stride = v.stride;
     a.ids_stride = ids.stride;
     a.weights_stride = w.stride;
-    a.p = p;
-    if (a.mine) memcpy(a.gpu_slots, call->resident.gpu_slots, p.n_used + 1);
-    bool few = p.n_experts <= WARP * PER_LANE_FEW;
-    launch_overlapping(few ? router_kernel<PER_LANE_FEW> : router_kernel<PER_LANE_MANY>, x->n_rows, WARP, 0, x->stream,
-                       a);
+    a.p = call->op->u.router;
+    if (a.mine) memcpy(a.gpu_slots, call->resident.gpu_slots, a.p.n_used + 1);
+    return a;
+}
+
+bool is_few(const struct atsi_op_call *call) { return call->op->u.router.n_experts <= WARP * PER_LANE_FEW; }
+
+} // namespace
+
+cudaError_t load_router(void) {
+    static const void *const KERNELS[] = {(const void *)router_kernel<PER_LANE_FEW>,
+                                          (const void *)router_kernel<PER_LANE_MANY>,
+                                          (const void *)scores_and_router_kernel<PER_LANE_FEW>,
+                                          (const void *)scores_and_router_kernel<PER_LANE_MANY>};
+    return load_kernels(KERNELS);
+}
+
+bool router_may_join(enum atsi_dtype dtype, const struct plain_args *p) {
+    return dtype == ATSI_F32 && p->n_in == 1 && !p->experts.ids && !p->add && p->n_out <= EXPERTS_CAP &&
+           p->n_cols % 4 == 0 && ((uintptr_t)p->weight | (uintptr_t)p->in) % 16 == 0;
+}
+
+bool router_launch_with_product(struct launch_ctx *x, const struct plain_args *p, const struct atsi_op_call *call,
+                                uint32_t *counter) {
+    if (call->op->kind != ATSI_OP_ROUTER || x->n_rows != 1 || !is_supported(call) || call->in[0].data != p->out ||
+        call->op->u.router.n_experts != p->n_out)
+        return false;
+    product_args product = {(const float *)p->weight, p->bias, p->in, p->out, p->n_out, p->n_cols, counter};
+    auto *kernel = is_few(call) ? scores_and_router_kernel<PER_LANE_FEW> : scores_and_router_kernel<PER_LANE_MANY>;
+    launch_overlapping(kernel, ceil_div(p->n_out, BLOCK_ROWS), WARPS * WARP, 0, x->stream, product, args_of(call));
+    return true;
+}
+
+enum atsi_status launch_router(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err) {
+    const struct atsi_router_params &p = call->op->u.router;
+    if (p.n_experts > EXPERTS_CAP)
+        return atsi_fail(err, ATSI_FAILED, "GPU: a router over %u experts is not supported, at most %d", p.n_experts,
+                         EXPERTS_CAP);
+    if (!is_supported(call))
+        return atsi_fail(err, ATSI_FAILED, "GPU: %u slots of a token are not divided, at most %d", p.n_used,
+                         ATSI_DIVIDED_SLOTS_MAX);
+    launch_overlapping(is_few(call) ? router_kernel<PER_LANE_FEW> : router_kernel<PER_LANE_MANY>, x->n_rows, WARP, 0,
+                       x->stream, args_of(call));
     return ATSI_OK;
 }

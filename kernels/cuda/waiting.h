@@ -2,26 +2,53 @@
 //
 // A launch costs as much as a small operation, so products that read the same inputs (q, k and v; gate and up) and what happens to
 // attention heads one by one (norms, rotations, storing in the cache) are collected and launched together, before the first
-// operation that does not join. Everything else that touches the stream flushes it first.
+// operation that does not join. Products go first: the heads may be theirs. Everything else that touches the stream flushes it first.
 #ifndef ATSI_KERNELS_CUDA_WAITING_H
 #define ATSI_KERNELS_CUDA_WAITING_H
 
+#include "kernels/cuda/copies.h"
+#include "kernels/cuda/expert_sum.h"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/router.h"
 #include "kernels/cuda/tiled.h"
 
-// At most one of the two is there.
+// Copies with the mark before them, or a sum of experts: nothing else waits then.
 struct waiting {
     const struct tiled_type *type; // of `products`; NULL: none
     struct tiled_args products;    // of vectors
+    struct plain_args scores;      // one product with F32 weights, where `type` is NULL; n_in 0: none
     struct heads_args heads;       // n_parts 0: none
+    struct copies copies;
+    struct expert_sum_args sum; // n_rows 0: none
 };
+
+static inline bool waiting_has_product(const struct waiting *w) { return w->type || w->scores.n_in > 0; }
+// Nothing waits but copies and a mark before them, if anything does.
+static inline bool waiting_is_copies(const struct waiting *w) {
+    return !waiting_has_product(w) && w->heads.n_parts == 0 && w->sum.n_rows == 0;
+}
+
+// Launches the products; the heads go on waiting.
+static inline void waiting_launch_products(struct waiting *w, struct launch_stream stream) {
+    if (w->type) w->type->vector(&w->products, stream);
+    if (w->scores.n_in > 0) plain_vector(ATSI_F32, &w->scores, stream);
+    w->type = NULL;
+    w->scores.n_in = 0;
+}
 
 // Launches what waits.
 static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
-    if (w->type) w->type->vector(&w->products, stream);
+    waiting_launch_products(w, stream);
     if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
-    w->type = NULL;
     w->heads.n_parts = 0;
+    if (w->copies.n_parts > 0)
+        copies_launch(&w->copies, stream);
+    else if (w->copies.awaited.word)
+        mark_await(w->copies.awaited, stream);
+    w->copies.n_parts = 0;
+    w->copies.awaited.word = NULL;
+    if (w->sum.n_rows > 0) expert_sum_launch(&w->sum, stream);
+    w->sum.n_rows = 0;
 }
 
 #endif
