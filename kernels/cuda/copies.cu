@@ -60,15 +60,17 @@ struct atsi_rows_ref dst_rows(const copy &c) {
     struct atsi_rows_ref rows = {c.dst, c.dst_stride, c.n_slots * c.width};
     return rows;
 }
-struct atsi_rows_ref src_rows(const copy &c) {
-    struct atsi_rows_ref rows = {(void *)c.src, c.src_stride, c.n_slots * c.width};
-    return rows;
+
+// Whether b reads what a writes.
+bool feeds(const copy &a, const copy &b, uint32_t n_rows) {
+    const struct atsi_rows_ref src = {(void *)b.src, b.src_stride, b.n_slots * b.width},
+                               mine = {(void *)b.mine, b.n_slots, b.n_slots};
+    return rows_overlap(dst_rows(a), src, n_rows) || (mine.data && rows_overlap(dst_rows(a), mine, n_rows));
 }
 
 bool independent(const copy &a, const copy &b) {
-    uint32_t n = a.n_rows > b.n_rows ? a.n_rows : b.n_rows;
-    return !rows_overlap(dst_rows(a), dst_rows(b), n) && !rows_overlap(dst_rows(a), src_rows(b), n) &&
-           !rows_overlap(src_rows(a), dst_rows(b), n);
+    uint32_t n_rows = a.n_rows > b.n_rows ? a.n_rows : b.n_rows;
+    return !rows_overlap(dst_rows(a), dst_rows(b), n_rows) && !feeds(a, b, n_rows) && !feeds(b, a, n_rows);
 }
 
 bool is_aligned(const copy &c) {

@@ -13,15 +13,18 @@ struct norm_args {
     acts_out acts;
 };
 
-// Elements i .. i + 3 of a group of the row, of which n count; `first`: where the group starts. All lanes of the warp call.
-__device__ inline void put_normed(const norm_args &a, uint64_t row, uint32_t first, uint32_t i, int n, float4 v,
+__device__ inline int n_left(const norm_args &a, uint32_t i) { return i < a.group ? (int)(a.group - i) : 0; }
+
+__device__ inline float4 weights_at(const norm_args &a, uint32_t i) {
+    return a.weight ? load4(a.weight + i, n_left(a, i), a.aligned) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+}
+
+// Elements i .. i + 3 of a group of the row and their weights; `first`: where the group starts. All lanes of the warp call.
+__device__ inline void put_normed(const norm_args &a, uint64_t row, uint32_t first, uint32_t i, float4 v, float4 w,
                                   float scale) {
     float *out = a.out + row * a.out_stride + first + i;
-    v = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
-    if (a.weight) {
-        float4 w = load4(a.weight + i, n, a.aligned);
-        v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-    }
+    int n = n_left(a, i);
+    v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
     if (a.add) {
         float4 y = load4(out, n, a.aligned);
         v = make_float4(v.x + y.x, v.y + y.y, v.z + y.z, v.w + y.w);
@@ -36,16 +39,18 @@ __device__ inline float scale_of(float squares, const norm_args &a, float *parti
 }
 
 // x: group of the row, y: row. Every thread keeps up to four elements at a time and reads them again for the second pass; a row
-// is in the cache then.
+// is in the cache then. The first weights load before the wait.
 __global__ void norm_kernel(norm_args a) {
-    begin_kernel();
+    start_successor();
     __shared__ float partial[WARP];
+    float4 weights = weights_at(a, threadIdx.x * 4);
+    wait_for_predecessor();
     uint64_t row = blockIdx.y;
     uint32_t first = blockIdx.x * a.group;
     const float *in = a.in + row * a.in_stride + first;
     float squares = 0.0f;
     for (uint32_t i = threadIdx.x * 4; i < a.group; i += blockDim.x * 4) {
-        float4 v = load4(in + i, (int)(a.group - i), a.aligned);
+        float4 v = load4(in + i, n_left(a, i), a.aligned);
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     float scale = scale_of(squares, a, partial);
@@ -53,8 +58,8 @@ __global__ void norm_kernel(norm_args a) {
     uint32_t n_steps = (a.group + blockDim.x * 4 - 1) / (blockDim.x * 4);
     for (uint32_t step = 0; step < n_steps; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
-        int n = i < a.group ? (int)(a.group - i) : 0;
-        put_normed(a, row, first, i, n, load4(in + i, n, a.aligned), scale);
+        if (step > 0) weights = weights_at(a, i);
+        put_normed(a, row, first, i, load4(in + i, n_left(a, i), a.aligned), weights, scale);
     }
 }
 
@@ -74,49 +79,60 @@ __device__ inline void put_in_order(sum_order &order, const expert_sum_args &s, 
 }
 
 // A row's elements i .. i + 3, with the roundings of expert_sum_kernel: products are rounded before they are added.
-__device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i, int n,
-                                      bool aligned) {
+__device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i) {
+    constexpr uint32_t AHEAD = 8; // slots whose loads are under way at once
     const float *slots = s.slots + row * s.slots_stride + i;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-    for (uint32_t k = 0; k < s.n_slots; k++) {
-        float4 v = load4(slots + order.slot[k] * s.width, n, aligned);
-        float w = order.weight[k];
-        sum.x = __fadd_rn(sum.x, __fmul_rn(v.x, w));
-        sum.y = __fadd_rn(sum.y, __fmul_rn(v.y, w));
-        sum.z = __fadd_rn(sum.z, __fmul_rn(v.z, w));
-        sum.w = __fadd_rn(sum.w, __fmul_rn(v.w, w));
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), old = sum;
+    if (s.add) old = *(const float4 *)(s.out + row * s.out_stride + i);
+    for (uint32_t first = 0; first < s.n_slots; first += AHEAD) {
+        float4 v[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++)
+            v[k] = *(const float4 *)(slots + order.slot[min(first + k, s.n_slots - 1)] * s.width);
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            // Selected, not branched to: else the loads would wait for the branch.
+            bool there = first + k < s.n_slots;
+            float w = order.weight[there ? first + k : 0];
+            sum.x = there ? __fadd_rn(sum.x, __fmul_rn(v[k].x, w)) : sum.x;
+            sum.y = there ? __fadd_rn(sum.y, __fmul_rn(v[k].y, w)) : sum.y;
+            sum.z = there ? __fadd_rn(sum.z, __fmul_rn(v[k].z, w)) : sum.z;
+            sum.w = there ? __fadd_rn(sum.w, __fmul_rn(v[k].w, w)) : sum.w;
+        }
     }
-    if (!s.add) return sum;
-    float4 old = load4(s.out + row * s.out_stride + i, n, aligned);
     return make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
 }
 
-// A block a row. A thread has the elements that it has in norm_kernel, and keeps their sums for the second pass.
+// A block a row, of whole and aligned fours. A thread has the elements that it has in norm_kernel, and keeps their sums for the second
+// pass.
 template <int STEPS>
 __global__ void __launch_bounds__(THREADS_MAX)
     sum_and_norm_kernel(const __grid_constant__ expert_sum_args s, const __grid_constant__ norm_args a) {
-    begin_kernel();
+    start_successor();
     __shared__ float partial[WARP];
     __shared__ sum_order order;
     uint64_t row = blockIdx.x;
+    float4 v[STEPS], weights[STEPS];
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) weights[step] = weights_at(a, (step * blockDim.x + threadIdx.x) * 4);
+    wait_for_predecessor();
     if (threadIdx.x < s.n_slots) put_in_order(order, s, row);
     __syncthreads();
-    float4 v[STEPS];
     float squares = 0.0f;
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
-        int n = i < a.group ? (int)(a.group - i) : 0;
-        v[step] = sum_of_slots(s, order, row, i, n, a.aligned);
-        store4(s.out + row * s.out_stride + i, v[step], n, a.aligned);
+        v[step] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (i >= a.group) continue;
+        v[step] = sum_of_slots(s, order, row, i);
+        *(float4 *)(s.out + row * s.out_stride + i) = v[step];
         squares += v[step].x * v[step].x + v[step].y * v[step].y + v[step].z * v[step].z + v[step].w * v[step].w;
     }
     float scale = scale_of(squares, a, partial);
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
-        put_normed(a, row, 0, i, i < a.group ? (int)(a.group - i) : 0, v[step], scale);
+        put_normed(a, row, 0, i, v[step], weights[step], scale);
     }
 }
 
@@ -158,27 +174,38 @@ void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
     launch_overlapping(norm_kernel, dim3(a.width / a.group, x->n_rows), threads_of(a.group), 0, x->stream, a);
 }
 
-// The norm's rows may lie where the slots do if there is one row: they are written when all slots are read.
-static bool reads_sum(const struct expert_sum_args *s, const struct atsi_op_call *call, int n_rows) {
-    const struct atsi_rows_ref &v = call->in[0], slots = {(void *)s->slots, s->slots_stride, s->n_slots * s->width},
-                               weights = {(void *)s->weights, s->weights_stride, s->n_slots},
-                               ids = {(void *)s->ids, s->ids_stride, s->n_slots};
-    const struct atsi_rows_ref reads[] = {slots, weights, ids};
-    for (const struct atsi_rows_ref &r : reads)
-        if (n_rows > 1 && r.data && rows_overlap(call->out[0], r, (uint32_t)n_rows)) return false;
-    return n_rows == s->n_rows && v.data == s->out && v.stride == s->out_stride && v.width == s->width &&
-           call->op->u.norm.group == s->width;
+struct sum_rows {
+    struct atsi_rows_ref slots, weights, ids, out;
+};
+
+static sum_rows rows_of(const struct expert_sum_args *s) {
+    sum_rows rows = {{(void *)s->slots, s->slots_stride, s->n_slots * s->width},
+                     {(void *)s->weights, s->weights_stride, s->n_slots},
+                     {(void *)s->ids, s->ids_stride, s->n_slots},
+                     {s->out, s->out_stride, s->width}};
+    return rows;
+}
+
+// A norm of the sum's rows, each as a whole. Its own may lie where the slots do if there is one row: they are written when all slots are
+// read.
+static bool reads_sum(const sum_rows &rows, const struct atsi_op_call *call, int n_rows) {
+    const struct atsi_rows_ref *const reads[] = {&rows.slots, &rows.weights, &rows.ids};
+    for (const struct atsi_rows_ref *r : reads)
+        if (n_rows > 1 && r->data && rows_overlap(call->out[0], *r, (uint32_t)n_rows)) return false;
+    const struct atsi_rows_ref &v = call->in[0];
+    return v.data == rows.out.data && v.stride == rows.out.stride && v.width == rows.out.width &&
+           call->op->u.norm.group == v.width;
 }
 
 bool expert_sum_launch_with_norm(struct launch_ctx *x, const struct expert_sum_args *sum,
                                  const struct atsi_op_call *call) {
     constexpr uint32_t STEP = 4 * THREADS_MAX;
-    if (call->op->kind != ATSI_OP_RMS_NORM || sum->n_slots > SUM_SLOTS_MAX || sum->width > SUM_STEPS_MAX * STEP ||
-        !reads_sum(sum, call, x->n_rows))
+    if (call->op->kind != ATSI_OP_RMS_NORM || x->n_rows != sum->n_rows || sum->n_slots > SUM_SLOTS_MAX ||
+        sum->width > SUM_STEPS_MAX * STEP || sum->width % 4 != 0)
         return false;
+    sum_rows rows = rows_of(sum);
+    if (!rows_aligned(rows.slots) || !rows_aligned(rows.out) || !reads_sum(rows, call, x->n_rows)) return false;
     norm_args a = args_of(x, call);
-    const struct atsi_rows_ref slots = {(void *)sum->slots, sum->slots_stride, sum->n_slots * sum->width};
-    a.aligned = a.aligned && rows_aligned(slots);
     auto *kernel = sum->width <= STEP ? sum_and_norm_kernel<1> : sum_and_norm_kernel<SUM_STEPS_MAX>;
     launch_overlapping(kernel, x->n_rows, threads_of(a.group), 0, x->stream, *sum, a);
     return true;

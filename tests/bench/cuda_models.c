@@ -82,23 +82,21 @@ static double attention_part(struct bench *b, const struct model *m, bool mixed,
                              out = tensor_of(m->attention, q, m->embed, 1);
     double bytes = (double)out.size_bytes;
     norm(b, x, h, m->embed, m->embed, m->embed, n_tokens);
+    // In the order of a program: every product is followed by its heads.
     float *at = qkv;
     for (int i = 0; i < 3; i++) {
+        uint32_t width = (uint32_t)in[i].ne[1];
         struct atsi_op op = {.kind = ATSI_OP_MATMUL};
         struct atsi_op_call call = {.op = &op,
                                     .in = {rows(h, m->embed)},
-                                    .out = {{at, stride, (uint32_t)in[i].ne[1]}},
+                                    .out = {{at, stride, width}},
                                     .tensor = {{rotate(b, in[i].size_bytes), &in[i]}}};
         launch(b, &call, n_tokens);
+        if (i < 2 && m->head_norms) norm(b, at, at, width, m->heads.dim, stride, n_tokens);
+        if (i < 2) rope(b, at, width / m->heads.dim, m->heads.dim, stride, n_tokens);
         bytes += (double)in[i].size_bytes;
-        at += in[i].ne[1];
+        at += width;
     }
-    if (m->head_norms) {
-        norm(b, qkv, qkv, q, m->heads.dim, stride, n_tokens);
-        norm(b, qkv + q, qkv + q, kv, m->heads.dim, stride, n_tokens);
-    }
-    rope(b, qkv, m->heads.n_heads, m->heads.dim, stride, n_tokens);
-    rope(b, qkv + q, m->heads.n_kv_heads, m->heads.dim, stride, n_tokens);
     attention(b, m->heads, ATSI_F16, capacity, qkv, h, n_tokens);
     matmul(b, &out, h, x, true, n_tokens);
     norm(b, x, h, m->embed, m->embed, m->embed, n_tokens);

@@ -42,6 +42,11 @@ void rows_ops(void **state);
 void expert_sums(void **state);
 void ropes(void **state);
 void routers(void **state);
+// cuda_joined.c
+void scores_and_routers(void **state);
+void sums_and_norms(void **state);
+void heads_in_order(void **state);
+void copies_and_marks(void **state);
 // cuda_sequences.c
 void convolutions(void **state);
 void delta_rules(void **state);

@@ -175,14 +175,21 @@ static void close_case(struct device_case *x) {
     x->d->ops->stream_destroy(x->s);
 }
 
-static void launch_ops(struct device_case *x, uint32_t row) {
+enum manner {
+    IN_A_ROW,
+    CAPTURED,
+    ALONE
+};
+
+static void launch_ops(struct device_case *x, uint32_t row, enum manner manner) {
     for (uint32_t i = 0; i < x->c->program.n_ops; i++) {
         struct atsi_op_call call = op_case_call(x->c, &x->at, &x->c->program.ops[i], row);
         TRY(x, launch(x->s, &call, x->host_round, &x->err));
+        if (manner == ALONE) TRY(x, stream_sync(x->s, &x->err));
     }
 }
 
-void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos, bool captured) {
+static void run_case(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos, enum manner manner) {
     struct device_case x;
     open_case(&x, c, d, chunk, first_pos);
     for (uint32_t row = 0; row < c->n_tokens; row += chunk) {
@@ -192,19 +199,23 @@ void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint
                                 .n_outputs = (int32_t)c->n_outputs,
                                 .first_pos = (int32_t)(first_pos + row)};
         TRY(&x, copy_rows(x.s, x.at.round, 4, x.host_round_dev, 4, 4, 1, &x.err));
-        if (captured) {
+        if (manner == CAPTURED) {
             void *graph = NULL;
             TRY(&x, capture_begin(x.s, &x.err));
-            launch_ops(&x, row);
+            launch_ops(&x, row, manner);
             TRY(&x, capture_end(x.s, &graph, &x.err));
             TRY(&x, graph_launch(x.s, graph, &x.err));
             TRY(&x, stream_sync(x.s, &x.err));
             d->ops->graph_destroy(d, graph);
         } else {
-            launch_ops(&x, row);
+            launch_ops(&x, row, manner);
         }
     }
     close_case(&x);
+}
+
+void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint32_t first_pos, bool captured) {
+    run_case(c, d, chunk, first_pos, captured ? CAPTURED : IN_A_ROW);
 }
 
 // ---- comparison --------------------------------------------------------------------------------------------------------
@@ -252,6 +263,28 @@ void gpu_case_check(struct op_case *c, struct atsi_device *d, const uint32_t *ch
         }
     }
     printf("# %-44s off by %.2e of %.0e\n", what, worst, tolerance);
+    for (uint32_t b = 0; b < c->program.n_buffers; b++) {
+        free(before[b]);
+        free(wanted[b]);
+    }
+}
+
+void gpu_case_check_alone(struct op_case *c, struct atsi_device *d, uint32_t chunk, const char *what) {
+    enum {
+        FIRST_POS = 5
+    };
+    float *before[OP_CASE_CAP], *wanted[OP_CASE_CAP];
+    for (uint32_t b = 0; b < c->program.n_buffers; b++) before[b] = op_case_copy(c, (int32_t)b);
+    run_case(c, d, chunk, FIRST_POS, ALONE);
+    for (uint32_t b = 0; b < c->program.n_buffers; b++) wanted[b] = op_case_copy(c, (int32_t)b);
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t b = 0; b < c->program.n_buffers; b++) op_case_restore(c, (int32_t)b, before[b]);
+        run_case(c, d, chunk, FIRST_POS, k == 0 ? IN_A_ROW : CAPTURED);
+        for (uint32_t b = 0; b < c->program.n_buffers; b++)
+            if (!test_same_bits(c->buffers[b], wanted[b], buffer_bytes(c, b)))
+                fail_msg("%s, rounds of %u: buffer %u has other bits than when every operation runs alone", what, chunk,
+                         b);
+    }
     for (uint32_t b = 0; b < c->program.n_buffers; b++) {
         free(before[b]);
         free(wanted[b]);

@@ -18,5 +18,7 @@ void gpu_case_run(struct op_case *c, struct atsi_device *d, uint32_t chunk, uint
 // exactly, floats by the norm of the difference over the norm of the CPU's rows. Prints the largest ratio under `what`.
 void gpu_case_check(struct op_case *c, struct atsi_device *d, const uint32_t *chunks, int n_chunks, double tolerance,
                     const char *what);
+// Every buffer has the same bits, whether the device may join operations, captured or not, or each is waited for before the next.
+void gpu_case_check_alone(struct op_case *c, struct atsi_device *d, uint32_t chunk, const char *what);
 
 #endif

@@ -1,0 +1,254 @@
+// Operations that go in one launch with their neighbours: the same bits as alone where the order of sums is the same, the CPU's results
+// anyway.
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/cuda_suite.h"
+#include "tests/support/check.h"
+#include "tests/support/gpu_case.h"
+
+// ---- a router's scores and its choice ------------------------------------------------------------------------------------
+
+// Two routers one behind the other: the second finds the launch's counter as the first has left it.
+static void router_case(const struct suite *s, uint32_t n_cols, uint32_t n_experts, uint32_t n_used, bool biased) {
+    enum {
+        TOKENS = 3
+    };
+    char what[80];
+    snprintf(what, sizeof what, "scores %u x %u, %u chosen%s", n_cols, n_experts, n_used, biased ? ", biases" : "");
+    struct test_random r = {n_cols + n_experts};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    for (int i = 0; i < 2; i++) {
+        const struct atsi_router_params router = {
+            n_experts, n_used, i == 0 ? ATSI_ROUTER_SOFTMAX : ATSI_ROUTER_SOFTMAX_SELECTED, true, 1.5f};
+        int32_t x = op_case_buffer(&c, n_cols, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        int32_t logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+                weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+        add_op(&c, ATSI_OP_MATMUL, x, ATSI_NONE, logits, op_case_tensor(&c, n_cols, n_experts, 1, &r, 0.1f));
+        if (biased) c.program.ops[c.program.n_ops - 1].tensor[1] = op_case_tensor(&c, n_experts, 1, 1, &r, 0.3f);
+        add_op(&c, ATSI_OP_ROUTER, logits, ATSI_NONE, ids,
+               biased ? op_case_tensor(&c, n_experts, 1, 1, &r, 0.1f) : ATSI_NONE);
+        c.program.ops[c.program.n_ops - 1].out[1] = op_case_view(&c, weights);
+        c.program.ops[c.program.n_ops - 1].u.router = router;
+    }
+    gpu_case_check(&c, s->device, (const uint32_t[]){1, 1, TOKENS}, 3, FLOAT_TOLERANCE, what);
+    gpu_case_check_alone(&c, s->device, 1, what);
+    op_case_free(&c);
+}
+
+void scores_and_routers(void **state) {
+    const struct suite *s = *state;
+    router_case(s, 100, 6, 2, true);
+    router_case(s, 64, 33, 33, false);
+    router_case(s, 2048, 128, 8, false);
+    router_case(s, 2880, 32, 4, true);
+    router_case(s, 2051, 128, 8, false); // rows that are not aligned do not join
+    if (s->small) return;
+    router_case(s, 4096, 512, 10, true);
+    router_case(s, 7168, 1024, 8, false);
+}
+
+// ---- sums of experts and their norms -------------------------------------------------------------------------------------
+
+static void sum_case(const struct suite *s, uint32_t width, uint32_t n_slots, bool add) {
+    enum {
+        TOKENS = 9
+    };
+    char what[80];
+    snprintf(what, sizeof what, "norm of %u sums of %u%s", width, n_slots, add ? ", added" : "");
+    struct test_random r = {width + n_slots};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    int32_t slots = op_case_buffer(&c, n_slots * width, ATSI_ROWS_TOKENS, false, &r, 2.0f),
+            weights = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, n_slots, ATSI_ROWS_TOKENS, true, NULL, 0);
+    int32_t x = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, width, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    for (uint32_t i = 0; i < TOKENS * n_slots; i++)
+        ((int32_t *)(void *)c.buffers[ids])[i] = (int32_t)test_random_below(&r, 40);
+    add_op(&c, ATSI_OP_EXPERT_SUM, slots, weights, x, ATSI_NONE);
+    c.program.ops[0].in[2] = op_case_view(&c, ids);
+    c.program.ops[0].add = add;
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, width, 1, 1, &r, 1.0f));
+    c.program.ops[1].u.norm = (struct atsi_norm_params){width, 1e-6f};
+    if (width % 32 == 0) add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, out, op_case_q8_0(&c, width, 40, &r, 0.1f));
+    // A last-bit difference before a rounding to int8 is a whole step behind it.
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 3}, 3, 3e-3, what);
+    gpu_case_check_alone(&c, s->device, 1, what);
+    gpu_case_check_alone(&c, s->device, 4, what);
+    op_case_free(&c);
+}
+
+void sums_and_norms(void **state) {
+    const struct suite *s = *state;
+    sum_case(s, 64, 1, false);
+    sum_case(s, 100, 5, true);
+    sum_case(s, 37, 2, true); // does not join
+    sum_case(s, 2048, 8, true);
+    sum_case(s, 2880, 4, true);
+    if (s->small) return;
+    sum_case(s, 5120, 10, true);
+    sum_case(s, 8192, 32, false);
+    sum_case(s, 256, 40, true); // nor do these: too many slots, too wide
+    sum_case(s, 12288, 3, true);
+}
+
+// ---- heads between products ----------------------------------------------------------------------------------------------
+
+// As a layer has them: every product is followed by its heads' norm and rotation. With `crossed` k's product reads what q's heads leave, so
+// that it must not go ahead of them.
+static void heads_case(const struct suite *s, enum atsi_dtype dtype, enum atsi_dtype v_dtype, enum atsi_dtype kv_type,
+                       bool normed, bool crossed) {
+    enum {
+        N_HEADS = 8,
+        N_KV_HEADS = 2,
+        DIM = 64,
+        TOKENS = 21,
+        HIDDEN = 512
+    };
+    char what[100];
+    snprintf(what, sizeof what, "heads between products, %s and %s, %s cache%s%s", atsi_dtype_name(dtype),
+             atsi_dtype_name(v_dtype), atsi_dtype_name(kv_type), normed ? ", norms" : "", crossed ? ", crossed" : "");
+    struct test_random r = {(uint32_t)dtype + 1};
+    struct quant_rng rng = {(uint64_t)dtype + 1};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    c.kv_type = kv_type;
+    c.capacity = TOKENS + 8;
+    const uint32_t widths[3] = {N_HEADS * DIM, N_KV_HEADS * DIM, N_KV_HEADS * DIM};
+    int32_t x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f), rows[3];
+    for (int i = 0; i < 3; i++) rows[i] = op_case_buffer(&c, widths[i], ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t mixed = op_case_buffer(&c, N_HEADS * DIM, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t norm = op_case_tensor(&c, DIM, 1, 1, &r, 1.0f), table = op_case_tensor(&c, DIM / 2, 1, 1, &r, 1.0f);
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, HIDDEN, 1, 1, &r, 0.3f));
+    c.program.ops[0].u.norm = (struct atsi_norm_params){HIDDEN, 1e-6f};
+    for (int i = 0; i < 3; i++) {
+        enum atsi_dtype type = i == 2 ? v_dtype : dtype;
+        add_op(&c, ATSI_OP_MATMUL, crossed && i == 1 ? rows[0] : h, ATSI_NONE, rows[i],
+               gpu_case_weight(&c, type, HIDDEN, widths[i], 1, QUANT_RANDOM, &rng));
+        if (normed && i < 2) {
+            add_op(&c, ATSI_OP_RMS_NORM, rows[i], ATSI_NONE, rows[i], norm);
+            c.program.ops[c.program.n_ops - 1].u.norm = (struct atsi_norm_params){DIM, 1e-6f};
+        }
+        if (i == 2) continue;
+        add_op(&c, ATSI_OP_ROPE, rows[i], ATSI_NONE, rows[i], table);
+        c.program.ops[c.program.n_ops - 1].u.rope =
+            (struct atsi_rope_params){widths[i] / DIM, DIM, DIM, ATSI_ROPE_HALF_SPLIT, 1.0f};
+    }
+    add_op(&c, ATSI_OP_ATTENTION, rows[0], rows[1], mixed, ATSI_NONE);
+    struct atsi_op *op = &c.program.ops[c.program.n_ops - 1];
+    op->in[2] = op_case_view(&c, rows[2]);
+    op->state = op_case_state(&c, ATSI_STATE_KV, N_KV_HEADS, DIM, DIM, 0);
+    op->u.attention = (struct atsi_attention_params){N_HEADS, N_KV_HEADS, 0.125f};
+    add_op(&c, ATSI_OP_MATMUL, mixed, ATSI_NONE, out,
+           gpu_case_weight(&c, dtype, N_HEADS * DIM, HIDDEN, 1, QUANT_RANDOM, &rng));
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 7}, 3, 2 * CODES_TOLERANCE, what);
+    op_case_free(&c);
+}
+
+void heads_in_order(void **state) {
+    const struct suite *s = *state;
+    heads_case(s, ATSI_Q4_K, ATSI_Q6_K, ATSI_F16, true, false);
+    heads_case(s, ATSI_Q8_0, ATSI_Q8_0, ATSI_Q8_0, false, false);
+    heads_case(s, ATSI_Q4_K, ATSI_Q4_K, ATSI_F16, true, true);
+    if (s->small) return;
+    heads_case(s, ATSI_F16, ATSI_F16, ATSI_F32, true, false);
+    heads_case(s, ATSI_F32, ATSI_Q4_K, ATSI_F16, true, false);
+    heads_case(s, ATSI_IQ3_S, ATSI_Q6_K, ATSI_F16, true, true);
+    heads_case(s, ATSI_Q4_K, ATSI_F16, ATSI_Q8_0, true, false);
+}
+
+// ---- copies and marks ----------------------------------------------------------------------------------------------------
+
+enum {
+    WIDTH = 1028,
+    N_SLOTS = 5,
+    SLOT = 260,
+    N_ROUNDS = 200
+};
+
+// What lies in mapped memory.
+struct meeting {
+    int32_t from_host, from_device; // marks
+    int32_t mine[N_SLOTS];
+    float in[WIDTH], slots[N_SLOTS * SLOT], back[WIDTH], back_slots[N_SLOTS * SLOT];
+};
+
+// A round: the device waits for the host's mark, fetches a row and the slots that it lacks, hands back both and its mark.
+static void record_round(const struct suite *s, struct atsi_stream *stream, const struct meeting *host, char *mapped,
+                         float *dev, int32_t *dev_mine, const int32_t *base, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = s->device->ops;
+#define AT(member) (mapped + ((const char *)host->member - (const char *)host))
+    check_ok(ops->await_mark(stream, mapped, base, 1, err), *err);
+    check_ok(ops->copy_rows(stream, dev, WIDTH, AT(in), WIDTH, WIDTH, 1, err), *err);
+    check_ok(ops->copy_rows(stream, dev_mine, N_SLOTS, AT(mine), N_SLOTS, N_SLOTS, 1, err), *err);
+    check_ok(ops->copy_slots(stream, dev + WIDTH, N_SLOTS * SLOT, AT(slots), N_SLOTS * SLOT, SLOT, N_SLOTS, dev_mine,
+                             true, 1, err),
+             *err);
+    check_ok(ops->copy_rows(stream, AT(back), WIDTH, dev, WIDTH, WIDTH, 1, err), *err);
+    check_ok(ops->copy_rows(stream, AT(back_slots), N_SLOTS * SLOT, dev + WIDTH, N_SLOTS * SLOT, N_SLOTS * SLOT, 1, err),
+             *err);
+    check_ok(ops->post_mark(stream, mapped + sizeof(int32_t), base, 1, err), *err);
+#undef AT
+}
+
+static void fill_round(struct meeting *m, int round) {
+    for (int i = 0; i < WIDTH; i++) m->in[i] = (float)(round * 7 + i);
+    for (int i = 0; i < N_SLOTS * SLOT; i++) m->slots[i] = (float)(round * 11 + i);
+    for (int k = 0; k < N_SLOTS; k++) m->mine[k] = (round + k) % 3 == 0 ? k : -1;
+}
+
+static void check_round(const struct meeting *m, float *kept, int round) {
+    for (int k = 0; k < N_SLOTS; k++)
+        if (m->mine[k] < 0) memcpy(kept + k * SLOT, m->slots + k * SLOT, SLOT * sizeof *kept);
+    if (memcmp(m->back, m->in, sizeof m->in) != 0) fail_msg("round %d: the row came back otherwise", round);
+    if (memcmp(m->back_slots, kept, sizeof m->slots) != 0) fail_msg("round %d: the slots came back otherwise", round);
+}
+
+// Captured once and replayed, while host and device hand every round to and fro. Where launches block, the host's mark comes first.
+void copies_and_marks(void **state) {
+    const struct suite *s = *state;
+    const struct atsi_device_ops *ops = s->device->ops;
+    struct atsi_error err = {.status = ATSI_OK};
+    struct atsi_stream *stream = NULL;
+    void *host = NULL, *mapped = NULL, *graph = NULL, *memory[3] = {NULL};
+    static float kept[N_SLOTS * SLOT];
+    struct atsi_device_info info;
+    check_ok(ops->info(s->device, &info, &err), err);
+    check_ok(ops->stream_create(s->device, &stream, &err), err);
+    check_ok(ops->host_alloc(s->device, sizeof(struct meeting), &host, &mapped, &err), err);
+    check_ok(ops->alloc(s->device, sizeof(struct meeting), &memory[0], &err), err);
+    check_ok(ops->alloc(s->device, N_SLOTS * sizeof(int32_t), &memory[1], &err), err);
+    check_ok(ops->alloc(s->device, sizeof(int32_t), &memory[2], &err), err);
+    struct meeting *m = host;
+    memset(m, 0, sizeof *m);
+    memset(kept, 0, sizeof kept);
+    check_ok(ops->copy_to_device(stream, memory[0], m, sizeof *m, &err), err);
+    check_ok(ops->stream_sync(stream, &err), err);
+    check_ok(ops->capture_begin(stream, &err), err);
+    record_round(s, stream, m, mapped, memory[0], memory[1], memory[2], &err);
+    check_ok(ops->capture_end(stream, &graph, &err), err);
+    for (int32_t round = 0; round < (s->small ? 5 : N_ROUNDS); round++) {
+        check_ok(ops->copy_to_device(stream, memory[2], &round, sizeof round, &err), err);
+        check_ok(ops->stream_sync(stream, &err), err);
+        if (!info.launches_block) check_ok(ops->graph_launch(stream, graph, &err), err);
+        fill_round(m, round);
+        __atomic_store_n(&m->from_host, round + 1, __ATOMIC_RELEASE);
+        if (info.launches_block) check_ok(ops->graph_launch(stream, graph, &err), err);
+        while (__atomic_load_n(&m->from_device, __ATOMIC_ACQUIRE) != round + 1) sched_yield();
+        check_round(m, kept, round);
+    }
+    check_ok(ops->stream_sync(stream, &err), err);
+    ops->graph_destroy(s->device, graph);
+    for (int i = 0; i < 3; i++) ops->free(s->device, memory[i]);
+    ops->host_free(s->device, host);
+    ops->stream_destroy(stream);
+}
