@@ -263,7 +263,7 @@ static enum atsi_status copy_to_host(struct atsi_stream *s, void *host, const vo
 // Copies of few rows wait for others, and for the mark behind them (waiting.h).
 static enum atsi_status hold_copy(struct atsi_stream *s, const struct copy *c, struct atsi_error *err) {
     struct waiting *w = ((struct cuda_stream *)s)->waiting;
-    if (waiting_is_copies(w) && copies_join(&w->copies, c)) return ATSI_OK;
+    if (waiting_has_copies(w) && copies_join(&w->copies, c)) return ATSI_OK;
     ATSI_TRY(cuda_flush(s, err));
     (void)copies_join(&w->copies, c); // alone: there is room
     return ATSI_OK;

@@ -1,4 +1,4 @@
-// expert_sum.h: the weighted sum of a token's slots, alone or with the norm that reads it.
+// expert_sum.h: the weighted sum of a token's slots (norm.h: with the norm that reads it).
 #ifndef ATSI_KERNELS_CUDA_EXPERT_SUM_H
 #define ATSI_KERNELS_CUDA_EXPERT_SUM_H
 
@@ -15,10 +15,6 @@ struct expert_sum_args {
 };
 
 void expert_sum_launch(const struct expert_sum_args *a, struct launch_stream stream);
-// norm.cu: the sum and, in the same launch, the norm of an RMS_NORM call. False, and nothing is launched: the call does not read the
-// sum's rows whole, or one of the two is too wide.
-bool expert_sum_launch_with_norm(struct launch_ctx *x, const struct expert_sum_args *sum,
-                                 const struct atsi_op_call *call);
 cudaError_t load_expert_sum(void);
 
 #endif

@@ -19,10 +19,6 @@ static void forget_outputs(struct cuda_device *d, const struct atsi_op_call *cal
     }
 }
 
-static bool is_product(const struct atsi_op_call *call) {
-    return call->op->kind == ATSI_OP_MATMUL || call->op->kind == ATSI_OP_EXPERTS;
-}
-
 // The last bytes of scratch.
 static uint32_t *router_counter(const struct cuda_device *d) {
     return (uint32_t *)(d->scratch.base + d->scratch.size_bytes - ROUTER_COUNTER_BYTES);
@@ -69,22 +65,29 @@ static bool passes_heads(const struct launch_ctx *x, const struct atsi_op_call *
            heads_independent(&x->waiting->heads, call, x->n_rows);
 }
 
+static bool joins_heads(struct launch_ctx *x, const struct atsi_op_call *call) {
+    struct waiting *w = x->waiting;
+    if (call->op->kind == ATSI_OP_MATMUL || call->op->kind == ATSI_OP_EXPERTS)
+        return w->type && (w->heads.n_parts == 0 || passes_heads(x, call)) && product_joins(x, call);
+    x->kv_stored = call->op->kind == ATSI_OP_ATTENTION && heads_join_store(&w->heads, call, x->n_rows);
+    return heads_join(&w->heads, call, x->n_rows);
+}
+
 // The operation joins what waits; nothing else needs to be done then.
 static bool joins(struct launch_ctx *x, const struct atsi_op_call *call) {
     struct waiting *w = x->waiting;
-    if (w->sum.n_rows > 0 && expert_sum_launch_with_norm(x, &w->sum, call)) {
+    if (waiting_has_heads(w)) return joins_heads(x, call);
+    if (waiting_has_copies(w)) return false;
+    if (waiting_has_sum(w)) {
+        if (!norm_launch_with_sum(x, &w->sum, call)) return false;
         w->sum.n_rows = 0;
         return true;
     }
-    if (w->scores.n_in > 0 && w->heads.n_parts == 0 &&
-        router_launch_with_product(x, &w->scores, call, router_counter(x->device))) {
-        w->scores.n_in = 0;
-        return true;
-    }
-    if (is_product(call)) return w->type && (w->heads.n_parts == 0 || passes_heads(x, call)) && product_joins(x, call);
-    if (!waiting_has_product(w) && w->heads.n_parts == 0) return false;
-    x->kv_stored = call->op->kind == ATSI_OP_ATTENTION && heads_join_store(&w->heads, call, x->n_rows);
-    return heads_join(&w->heads, call, x->n_rows);
+    if (w->scores.n_in == 0) return product_waits_for_router(x, call);
+    if (!router_launch_with_scores(x, &w->scores, &w->norm, call, router_counter(x->device))) return false;
+    w->scores.n_in = 0;
+    w->norm.n_rows = 0;
+    return true;
 }
 
 enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,

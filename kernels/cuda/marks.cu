@@ -22,7 +22,7 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int
     struct waiting *w = ((struct cuda_stream *)s)->waiting;
     struct mark posted = {(int32_t *)word_dev, base_dev, offset};
     ATSI_TRY(cuda_healthy(d, err));
-    if (waiting_is_copies(w) && copies_launch_and_post(&w->copies, posted, launch_stream_of(s))) {
+    if (copies_launch_and_post(&w->copies, posted, launch_stream_of(s))) {
         w->copies.n_parts = 0;
     } else {
         ATSI_TRY(cuda_flush(s, err));

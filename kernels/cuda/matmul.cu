@@ -243,8 +243,7 @@ cudaError_t prepare_grid(const struct cuda_device *d, enum atsi_dtype dtype) {
     return status == cudaSuccess ? grid_matrix_prepare(dtype, d->max_shared_bytes) : status;
 }
 
-// What may be a router's scores waits for the router.
-void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype) {
+struct plain_args plain_args_of(const struct launch_ctx *x, const struct product *p) {
     const struct atsi_op_call *call = p->call;
     struct plain_args a = {};
     a.weight = call->tensor[0].data;
@@ -261,9 +260,12 @@ void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dt
     a.add = call->op->add;
     a.experts = p->experts;
     a.n_multiprocessors = x->device->n_multiprocessors;
-    if (router_may_join(dtype, &a))
-        x->waiting->scores = a;
-    else if (p->as_vectors)
+    return a;
+}
+
+void run_plain(struct launch_ctx *x, const struct product *p, enum atsi_dtype dtype) {
+    struct plain_args a = plain_args_of(x, p);
+    if (p->as_vectors)
         plain_vector(dtype, &a, x->stream);
     else if (!half_matrix(dtype, &a, x->device->capability, x->stream))
         plain_matrix(dtype, &a, x->stream);
@@ -327,6 +329,16 @@ bool product_joins(struct launch_ctx *x, const struct atsi_op_call *call) {
     for (int i = 0; i < a->n_parts; i++)
         if (rows_overlap(call->out[0], out_rows(*a, a->parts[i]), (uint32_t)x->n_rows)) return false;
     a->parts[a->n_parts++] = part_of_product(&p);
+    return true;
+}
+
+bool product_waits_for_router(struct launch_ctx *x, const struct atsi_op_call *call) {
+    if (call->op->kind != ATSI_OP_MATMUL || call->tensor[0].info->layout != ATSI_LAYOUT_PLAIN) return false;
+    struct product p = dense_product(x, call);
+    struct plain_args a = plain_args_of(x, &p);
+    const struct norm_args *norm = &x->waiting->norm;
+    if (!router_may_join(call->tensor[0].info->dtype, &a) || (norm->n_rows > 0 && norm->out != a.in)) return false;
+    x->waiting->scores = a;
     return true;
 }
 

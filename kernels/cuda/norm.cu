@@ -1,42 +1,9 @@
 // norm.cu: RMS norm in groups, quantising its result for the matrices that read it; also of experts' sums, which it adds up itself.
 #include "kernels/cuda/expert_sum.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/waiting.h"
 
 namespace {
-
-struct norm_args {
-    const float *in;
-    float *out;
-    const float *weight; // [group] or NULL
-    uint32_t in_stride, out_stride, group, width;
-    float eps;
-    bool add, aligned;
-    acts_out acts;
-};
-
-__device__ inline int n_left(const norm_args &a, uint32_t i) { return i < a.group ? (int)(a.group - i) : 0; }
-
-__device__ inline float4 weights_at(const norm_args &a, uint32_t i) {
-    return a.weight ? load4(a.weight + i, n_left(a, i), a.aligned) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-}
-
-// Elements i .. i + 3 of a group of the row and their weights; `first`: where the group starts. All lanes of the warp call.
-__device__ inline void put_normed(const norm_args &a, uint64_t row, uint32_t first, uint32_t i, float4 v, float4 w,
-                                  float scale) {
-    float *out = a.out + row * a.out_stride + first + i;
-    int n = n_left(a, i);
-    v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
-    if (a.add) {
-        float4 y = load4(out, n, a.aligned);
-        v = make_float4(v.x + y.x, v.y + y.y, v.z + y.z, v.w + y.w);
-    }
-    store4(out, v, n, a.aligned);
-    if (a.acts.q)
-        quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32, n > 0);
-}
-
-__device__ inline float scale_of(float squares, const norm_args &a, float *partial) {
-    return rsqrtf(block_sum(squares, partial) / (float)a.group + a.eps);
-}
 
 // x: group of the row, y: row. Every thread keeps up to four elements at a time and reads them again for the second pass; a row
 // is in the cache then. The first weights load before the wait.
@@ -51,15 +18,15 @@ __global__ void norm_kernel(norm_args a) {
     float squares = 0.0f;
     for (uint32_t i = threadIdx.x * 4; i < a.group; i += blockDim.x * 4) {
         float4 v = load4(in + i, n_left(a, i), a.aligned);
-        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        squares += squares_of(v);
     }
-    float scale = scale_of(squares, a, partial);
+    float scale = norm_scale(block_sum(squares, partial), a);
     // Whole warps run every step, for quantise4's exchanges.
     uint32_t n_steps = (a.group + blockDim.x * 4 - 1) / (blockDim.x * 4);
     for (uint32_t step = 0; step < n_steps; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
         if (step > 0) weights = weights_at(a, i);
-        put_normed(a, row, first, i, load4(in + i, n_left(a, i), a.aligned), weights, scale);
+        put_normed(a, row, first, i, normed(load4(in + i, n_left(a, i), a.aligned), weights, scale));
     }
 }
 
@@ -126,13 +93,13 @@ __global__ void __launch_bounds__(THREADS_MAX)
         if (i >= a.group) continue;
         v[step] = sum_of_slots(s, order, row, i);
         *(float4 *)(s.out + row * s.out_stride + i) = v[step];
-        squares += v[step].x * v[step].x + v[step].y * v[step].y + v[step].z * v[step].z + v[step].w * v[step].w;
+        squares += squares_of(v[step]);
     }
-    float scale = scale_of(squares, a, partial);
+    float scale = norm_scale(block_sum(squares, partial), a);
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
-        put_normed(a, row, 0, i, v[step], weights[step], scale);
+        put_normed(a, row, 0, i, normed(v[step], weights[step], scale));
     }
 }
 
@@ -147,7 +114,7 @@ cudaError_t load_norm(void) {
 // Reserves room for the quantised rows.
 static norm_args args_of(struct launch_ctx *x, const struct atsi_op_call *call) {
     const struct atsi_rows_ref &v = call->in[0], &y = call->out[0];
-    norm_args a;
+    norm_args a = {};
     a.in = (const float *)v.data;
     a.out = (float *)y.data;
     a.weight = (const float *)call->tensor[0].data;
@@ -158,8 +125,7 @@ static norm_args args_of(struct launch_ctx *x, const struct atsi_op_call *call) 
     a.eps = call->op->u.norm.eps;
     a.add = call->op->add;
     a.aligned = rows_aligned(v) && rows_aligned(y) && a.group % 4 == 0 && (uintptr_t)a.weight % 16 == 0;
-    a.acts.q = NULL;
-    a.acts.meta = NULL;
+    a.n_rows = x->n_rows;
     if (a.group % 32 == 0) a.acts = acts_reserve(x->device, y, x->n_rows);
     return a;
 }
@@ -169,9 +135,17 @@ static uint32_t threads_of(uint32_t group) {
     return threads < THREADS_MAX ? threads : THREADS_MAX;
 }
 
+void norm_launch(const struct norm_args *a, struct launch_stream stream) {
+    launch_overlapping(norm_kernel, dim3(a->width / a->group, a->n_rows), threads_of(a->group), 0, stream, *a);
+}
+
+// That of one token waits for a router.
 void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call) {
     norm_args a = args_of(x, call);
-    launch_overlapping(norm_kernel, dim3(a.width / a.group, x->n_rows), threads_of(a.group), 0, x->stream, a);
+    if (x->n_rows == 1)
+        x->waiting->norm = a;
+    else
+        norm_launch(&a, x->stream);
 }
 
 struct sum_rows {
@@ -197,8 +171,7 @@ static bool reads_sum(const sum_rows &rows, const struct atsi_op_call *call, int
            call->op->u.norm.group == v.width;
 }
 
-bool expert_sum_launch_with_norm(struct launch_ctx *x, const struct expert_sum_args *sum,
-                                 const struct atsi_op_call *call) {
+bool norm_launch_with_sum(struct launch_ctx *x, const struct expert_sum_args *sum, const struct atsi_op_call *call) {
     constexpr uint32_t STEP = 4 * THREADS_MAX;
     if (call->op->kind != ATSI_OP_RMS_NORM || x->n_rows != sum->n_rows || sum->n_slots > SUM_SLOTS_MAX ||
         sum->width > SUM_STEPS_MAX * STEP || sum->width % 4 != 0)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/router.h"
 
 namespace {
@@ -145,17 +146,19 @@ template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ ro
     choose<PER_LANE>(a, blockIdx.x);
 }
 
-// ---- with its product -------------------------------------------------------------------------------------------------------
+// ---- with its scores --------------------------------------------------------------------------------------------------------
 
 constexpr int WARPS = 4, BLOCK_ROWS = 4, STRIDE = WARPS * WARP * 4; // columns that a block takes at a time
-constexpr int AHEAD = 4;                                           // steps whose weights load before the wait
+constexpr int FEW_STEPS = 4, MANY_STEPS = 8;                        // whose weights load before the wait
 
-struct product_args {
+struct scores_args {
     const float *weight, *bias, *in;
     float *out;
     uint32_t n_out, n_cols;
     uint32_t *n_done; // blocks of this launch
 };
+
+__device__ inline float4 four(const float *p) { return *(const float4 *)p; }
 
 // A step's part of the block's rows, the expression of plain.cu's kernel.
 __device__ inline void add_products(float acc[BLOCK_ROWS], const float4 w[BLOCK_ROWS], float4 x) {
@@ -163,9 +166,27 @@ __device__ inline void add_products(float acc[BLOCK_ROWS], const float4 w[BLOCK_
     for (int r = 0; r < BLOCK_ROWS; r++) acc[r] += w[r].x * x.x + w[r].y * x.y + w[r].z * x.z + w[r].w * x.w;
 }
 
-// The block's sums of its rows, whose columns the warps share, in the order of plain.cu's kernel. The first BLOCK_ROWS lanes of the first
-// warp get them.
-__device__ inline float sum_of_row(const float acc[BLOCK_ROWS], float partial[WARPS][BLOCK_ROWS]) {
+// The block's rows of weights, of which the first steps are loaded early.
+template <int STEPS> struct score_rows {
+    const float *row[BLOCK_ROWS];
+    float4 ahead[STEPS][BLOCK_ROWS];
+    __device__ score_rows(const scores_args &s) {
+#pragma unroll
+        for (int r = 0; r < BLOCK_ROWS; r++)
+            row[r] = s.weight + (uint64_t)min(blockIdx.x * BLOCK_ROWS + r, s.n_out - 1) * s.n_cols;
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+            if (threadIdx.x * 4 + k * STRIDE < s.n_cols) load(ahead[k], threadIdx.x * 4 + k * STRIDE);
+    }
+    __device__ void load(float4 w[BLOCK_ROWS], uint32_t column) const {
+#pragma unroll
+        for (int r = 0; r < BLOCK_ROWS; r++) w[r] = four(row[r] + column);
+    }
+};
+
+// The sums of the block's rows, whose columns the warps share, in the order of plain.cu's kernel. The first BLOCK_ROWS lanes get them.
+__device__ inline float sum_of_row(const float acc[BLOCK_ROWS]) {
+    __shared__ float partial[WARPS][BLOCK_ROWS];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
     for (int r = 0; r < BLOCK_ROWS; r++) {
@@ -192,37 +213,73 @@ __device__ inline bool is_last_block(uint32_t *n_done) {
     return true;
 }
 
-// x: BLOCK_ROWS experts. The last block to finish chooses.
+// Ends a block: its scores, and behind the last block the choice.
+template <int PER_LANE>
+__device__ inline void finish(const float acc[BLOCK_ROWS], const scores_args &s, const router_args &a) {
+    float sum = sum_of_row(acc);
+    if (threadIdx.x >= WARP) return;
+    uint32_t expert = blockIdx.x * BLOCK_ROWS + threadIdx.x;
+    if (threadIdx.x < BLOCK_ROWS && expert < s.n_out) s.out[expert] = s.bias ? sum + s.bias[expert] : sum;
+    if (is_last_block(s.n_done)) choose<PER_LANE>(a, 0);
+}
+
+// x: BLOCK_ROWS experts.
 template <int PER_LANE>
 __global__ void __launch_bounds__(WARPS *WARP)
-    scores_and_router_kernel(const __grid_constant__ product_args p, const __grid_constant__ router_args a) {
+    scores_kernel(const __grid_constant__ scores_args s, const __grid_constant__ router_args a) {
     start_successor();
-    __shared__ float partial[WARPS][BLOCK_ROWS];
-    uint32_t first = blockIdx.x * BLOCK_ROWS, column = threadIdx.x * 4;
-    const float *row[BLOCK_ROWS];
-#pragma unroll
-    for (int r = 0; r < BLOCK_ROWS; r++) row[r] = p.weight + (uint64_t)min(first + r, p.n_out - 1) * p.n_cols;
-    float4 w[AHEAD][BLOCK_ROWS];
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-#pragma unroll
-        for (int r = 0; r < BLOCK_ROWS; r++)
-            if (column + k * STRIDE < p.n_cols) w[k][r] = *(const float4 *)(row[r] + column + k * STRIDE);
+    score_rows<FEW_STEPS> rows(s);
     wait_for_predecessor();
     float acc[BLOCK_ROWS] = {};
+    uint32_t column = threadIdx.x * 4;
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-        if (column + k * STRIDE < p.n_cols) add_products(acc, w[k], *(const float4 *)(p.in + column + k * STRIDE));
-    for (column += AHEAD * STRIDE; column < p.n_cols; column += STRIDE) {
-#pragma unroll
-        for (int r = 0; r < BLOCK_ROWS; r++) w[0][r] = *(const float4 *)(row[r] + column);
-        add_products(acc, w[0], *(const float4 *)(p.in + column));
+    for (int k = 0; k < FEW_STEPS; k++, column += STRIDE)
+        if (column < s.n_cols) add_products(acc, rows.ahead[k], four(s.in + column));
+    for (; column < s.n_cols; column += STRIDE) {
+        rows.load(rows.ahead[0], column);
+        add_products(acc, rows.ahead[0], four(s.in + column));
     }
-    float sum = sum_of_row(acc, partial);
-    if (threadIdx.x >= WARP) return;
-    uint32_t expert = first + threadIdx.x;
-    if (threadIdx.x < BLOCK_ROWS && expert < p.n_out) p.out[expert] = p.bias ? sum + p.bias[expert] : sum;
-    if (is_last_block(p.n_done)) choose<PER_LANE>(a, 0);
+    finish<PER_LANE>(acc, s, a);
+}
+
+// The scale of the row's norm, in the order of sums of norm.cu's kernel, of which each of its warps has 128 columns. v: this thread's
+// columns, zeros behind the last.
+template <int STEPS> __device__ inline float scale_of_row(const float4 v[STEPS], const norm_args &n) {
+    __shared__ float partial[WARP];
+    static_assert(STEPS * WARPS <= WARP, "a sum for every 128 columns");
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        float squares = lanes_sum(squares_of(v[k]));
+        if (lane == 0) partial[k * WARPS + warp] = squares;
+    }
+    __syncthreads();
+    return norm_scale(lanes_sum(lane < STEPS * WARPS ? partial[lane] : 0.0f), n);
+}
+
+// The same of a row that every block norms for itself; the first writes it.
+template <int PER_LANE, int STEPS>
+__global__ void __launch_bounds__(WARPS *WARP, 1)
+    norm_and_scores_kernel(const __grid_constant__ norm_args n, const __grid_constant__ scores_args s,
+                           const __grid_constant__ router_args a) {
+    start_successor();
+    score_rows<STEPS> rows(s);
+    float4 v[STEPS], weights[STEPS];
+    uint32_t column = threadIdx.x * 4;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) weights[k] = weights_at(n, column + k * STRIDE);
+    wait_for_predecessor();
+#pragma unroll
+    for (int k = 0; k < STEPS; k++)
+        v[k] = column + k * STRIDE < s.n_cols ? four(n.in + column + k * STRIDE) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float scale = scale_of_row<STEPS>(v, n), acc[BLOCK_ROWS] = {};
+#pragma unroll
+    for (int k = 0; k < STEPS; k++, column += STRIDE) {
+        v[k] = normed(v[k], weights[k], scale);
+        if (blockIdx.x == 0) put_normed(n, 0, 0, column, v[k]);
+        if (column < s.n_cols) add_products(acc, rows.ahead[k], v[k]);
+    }
+    finish<PER_LANE>(acc, s, a);
 }
 
 // ---- arguments --------------------------------------------------------------------------------------------------------------
@@ -257,24 +314,43 @@ bool is_few(const struct atsi_op_call *call) { return call->op->u.router.n_exper
 cudaError_t load_router(void) {
     static const void *const KERNELS[] = {(const void *)router_kernel<PER_LANE_FEW>,
                                           (const void *)router_kernel<PER_LANE_MANY>,
-                                          (const void *)scores_and_router_kernel<PER_LANE_FEW>,
-                                          (const void *)scores_and_router_kernel<PER_LANE_MANY>};
+                                          (const void *)scores_kernel<PER_LANE_FEW>,
+                                          (const void *)scores_kernel<PER_LANE_MANY>,
+                                          (const void *)norm_and_scores_kernel<PER_LANE_FEW, FEW_STEPS>,
+                                          (const void *)norm_and_scores_kernel<PER_LANE_FEW, MANY_STEPS>,
+                                          (const void *)norm_and_scores_kernel<PER_LANE_MANY, MANY_STEPS>};
     return load_kernels(KERNELS);
 }
 
-bool router_may_join(enum atsi_dtype dtype, const struct plain_args *p) {
-    return dtype == ATSI_F32 && p->n_in == 1 && !p->experts.ids && !p->add && p->n_out <= EXPERTS_CAP &&
-           p->n_cols % 4 == 0 && ((uintptr_t)p->weight | (uintptr_t)p->in) % 16 == 0;
+bool router_may_join(enum atsi_dtype dtype, const struct plain_args *s) {
+    return dtype == ATSI_F32 && s->n_in == 1 && !s->experts.ids && !s->add && s->n_out <= EXPERTS_CAP &&
+           s->n_cols % 4 == 0 && ((uintptr_t)s->weight | (uintptr_t)s->in) % 16 == 0;
 }
 
-bool router_launch_with_product(struct launch_ctx *x, const struct plain_args *p, const struct atsi_op_call *call,
-                                uint32_t *counter) {
+// The first block's result must not meet the others' input.
+static bool can_norm(const struct norm_args *n) {
+    const struct atsi_rows_ref in = {(void *)n->in, n->in_stride, n->width}, out = {n->out, n->out_stride, n->width};
+    return n->aligned && !n->add && n->group == n->width && n->width <= MANY_STEPS * STRIDE && !rows_overlap(in, out, 1);
+}
+
+bool router_launch_with_scores(struct launch_ctx *x, const struct plain_args *p, const struct norm_args *norm,
+                               const struct atsi_op_call *call, uint32_t *counter) {
     if (call->op->kind != ATSI_OP_ROUTER || x->n_rows != 1 || !is_supported(call) || call->in[0].data != p->out ||
         call->op->u.router.n_experts != p->n_out)
         return false;
-    product_args product = {(const float *)p->weight, p->bias, p->in, p->out, p->n_out, p->n_cols, counter};
-    auto *kernel = is_few(call) ? scores_and_router_kernel<PER_LANE_FEW> : scores_and_router_kernel<PER_LANE_MANY>;
-    launch_overlapping(kernel, ceil_div(p->n_out, BLOCK_ROWS), WARPS * WARP, 0, x->stream, product, args_of(call));
+    scores_args s = {(const float *)p->weight, p->bias, p->in, p->out, p->n_out, p->n_cols, counter};
+    bool norms = norm->n_rows > 0 && can_norm(norm);
+    if (norm->n_rows > 0 && !norms) norm_launch(norm, x->stream);
+    dim3 grid(ceil_div(p->n_out, BLOCK_ROWS));
+    if (norms) {
+        auto *kernel = !is_few(call)                  ? norm_and_scores_kernel<PER_LANE_MANY, MANY_STEPS>
+                       : p->n_cols <= FEW_STEPS * STRIDE ? norm_and_scores_kernel<PER_LANE_FEW, FEW_STEPS>
+                                                     : norm_and_scores_kernel<PER_LANE_FEW, MANY_STEPS>;
+        launch_overlapping(kernel, grid, WARPS * WARP, 0, x->stream, *norm, s, args_of(call));
+    } else {
+        auto *kernel = is_few(call) ? scores_kernel<PER_LANE_FEW> : scores_kernel<PER_LANE_MANY>;
+        launch_overlapping(kernel, grid, WARPS * WARP, 0, x->stream, s, args_of(call));
+    }
     return true;
 }
 

@@ -7,47 +7,58 @@
 #define ATSI_KERNELS_CUDA_WAITING_H
 
 #include "kernels/cuda/copies.h"
-#include "kernels/cuda/expert_sum.h"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/router.h"
 #include "kernels/cuda/tiled.h"
 
-// Copies with the mark before them, or a sum of experts: nothing else waits then.
+// Of these at most one waits: products with heads behind them, a norm with a router's scores behind it, copies with a mark before them,
+// a sum of experts.
 struct waiting {
     const struct tiled_type *type; // of `products`; NULL: none
     struct tiled_args products;    // of vectors
-    struct plain_args scores;      // one product with F32 weights, where `type` is NULL; n_in 0: none
     struct heads_args heads;       // n_parts 0: none
+    struct norm_args norm;         // n_rows 0: none
+    struct plain_args scores;      // n_in 0: none
     struct copies copies;
     struct expert_sum_args sum; // n_rows 0: none
 };
 
-static inline bool waiting_has_product(const struct waiting *w) { return w->type || w->scores.n_in > 0; }
-// Nothing waits but copies and a mark before them, if anything does.
-static inline bool waiting_is_copies(const struct waiting *w) {
-    return !waiting_has_product(w) && w->heads.n_parts == 0 && w->sum.n_rows == 0;
-}
+static inline bool waiting_has_heads(const struct waiting *w) { return w->type || w->heads.n_parts > 0; }
+static inline bool waiting_has_scores(const struct waiting *w) { return w->norm.n_rows > 0 || w->scores.n_in > 0; }
+static inline bool waiting_has_copies(const struct waiting *w) { return w->copies.n_parts > 0 || w->copies.awaited.word; }
+static inline bool waiting_has_sum(const struct waiting *w) { return w->sum.n_rows > 0; }
 
 // Launches the products; the heads go on waiting.
 static inline void waiting_launch_products(struct waiting *w, struct launch_stream stream) {
     if (w->type) w->type->vector(&w->products, stream);
-    if (w->scores.n_in > 0) plain_vector(ATSI_F32, &w->scores, stream);
     w->type = NULL;
+}
+
+static inline void waiting_launch_scores(struct waiting *w, struct launch_stream stream) {
+    if (w->norm.n_rows > 0) norm_launch(&w->norm, stream);
+    if (w->scores.n_in > 0) plain_vector(ATSI_F32, &w->scores, stream);
+    w->norm.n_rows = 0;
     w->scores.n_in = 0;
 }
 
-// Launches what waits.
-static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
-    waiting_launch_products(w, stream);
-    if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
-    w->heads.n_parts = 0;
+static inline void waiting_launch_copies(struct waiting *w, struct launch_stream stream) {
     if (w->copies.n_parts > 0)
         copies_launch(&w->copies, stream);
     else if (w->copies.awaited.word)
         mark_await(w->copies.awaited, stream);
     w->copies.n_parts = 0;
     w->copies.awaited.word = NULL;
+}
+
+// Launches what waits.
+static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
+    waiting_launch_products(w, stream);
+    if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
     if (w->sum.n_rows > 0) expert_sum_launch(&w->sum, stream);
+    waiting_launch_scores(w, stream);
+    waiting_launch_copies(w, stream);
+    w->heads.n_parts = 0;
     w->sum.n_rows = 0;
 }
 

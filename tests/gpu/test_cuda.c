@@ -161,6 +161,7 @@ static void unsupported_type_is_named(void **state) {
 
 int main(int argc, char **argv) {
     struct suite suite = {.small = argc > 1 && strcmp(argv[1], "small") == 0};
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     struct atsi_error err = {.status = ATSI_OK};
     if (atsi_cuda_open(&suite.device, &err) != ATSI_OK) {
         fprintf(stderr, "test_cuda: %s\n", err.text);
