@@ -337,7 +337,8 @@ bool product_waits_for_router(struct launch_ctx *x, const struct atsi_op_call *c
     struct product p = dense_product(x, call);
     struct plain_args a = plain_args_of(x, &p);
     const struct norm_args *norm = &x->waiting->norm;
-    if (!router_may_join(call->tensor[0].info->dtype, &a) || (norm->n_rows > 0 && norm->out != a.in)) return false;
+    bool others = norm->n_rows > 0 && (norm->out != a.in || norm->width != a.n_cols);
+    if (others || !router_may_join(call->tensor[0].info->dtype, &a)) return false;
     x->waiting->scores = a;
     return true;
 }

@@ -25,7 +25,6 @@ struct waiting {
 };
 
 static inline bool waiting_has_heads(const struct waiting *w) { return w->type || w->heads.n_parts > 0; }
-static inline bool waiting_has_scores(const struct waiting *w) { return w->norm.n_rows > 0 || w->scores.n_in > 0; }
 static inline bool waiting_has_copies(const struct waiting *w) { return w->copies.n_parts > 0 || w->copies.awaited.word; }
 static inline bool waiting_has_sum(const struct waiting *w) { return w->sum.n_rows > 0; }
 
