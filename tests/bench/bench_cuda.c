@@ -231,7 +231,7 @@ static void bench_small(struct bench *b) {
 }
 
 // What stands between the two sides' work for a token: a row and its experts' ids go to the host with a mark; behind the host's mark, which
-// is there already, half of eight slots come back.
+// is there already, half of eight slots come back. A sum of two rows stands for the device's work.
 static void bench_handover(struct bench *b) {
     enum {
         WIDTH = 2048,
@@ -251,6 +251,11 @@ static void bench_handover(struct bench *b) {
     DO(b, copy_to_device(b->s, mine, host->mine, sizeof host->mine, &b->err));
     DO(b, stream_sync(b->s, &b->err));
     char *at = mapped;
+    struct atsi_op add = {.kind = ATSI_OP_ADD};
+    struct atsi_op_call work = {.op = &add,
+                                .in = {rows(b->rows[1], WIDTH), rows(b->rows[2], WIDTH)},
+                                .out = {rows(b->rows[0], WIDTH)}};
+    set_round(b, 1, 0);
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < N; i++) {
         DO(b, copy_rows(b->s, at + ((char *)host->row - (char *)host), WIDTH, b->rows[0], WIDTH, WIDTH, 1, &b->err));
@@ -259,6 +264,7 @@ static void bench_handover(struct bench *b) {
         DO(b, await_mark(b->s, at + sizeof(int32_t), NULL, 1, &b->err));
         DO(b, copy_slots(b->s, b->rows[1], N_SLOTS * WIDTH, at + ((char *)host->slots - (char *)host), N_SLOTS * WIDTH,
                          WIDTH, N_SLOTS, mine, true, 1, &b->err));
+        launch(b, &work, 1);
     }
     DO(b, capture_end(b->s, &graph, &b->err));
     printf("%-52s %9.1f us\n", "a row to the host and 4 slots of 2048 back", time_graph(b, graph, N));
