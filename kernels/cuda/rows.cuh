@@ -4,11 +4,12 @@
 
 #include "kernels/cuda/experts.h"
 
+// Past the multiprocessor's own cache, so that it may be read before the wait where it is final by then.
 __device__ inline int expert_of(const expert_args &e, uint32_t pair) {
-    return e.ids[(uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots];
+    return __ldcg(e.ids + (uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots);
 }
 // The slot of an expert in the blocks of resident ones, -1: none.
-__device__ inline int slot_of(const expert_args &e, int expert) { return e.slots ? e.slots[expert] : -1; }
+__device__ inline int slot_of(const expert_args &e, int expert) { return e.slots ? __ldcg(e.slots + expert) : -1; }
 // Its matrix of `size` elements, in the whole tensor or in the block.
 template <class T>
 __device__ inline const T *matrix_of(const T *tensor, const T *resident, uint64_t size, int expert, int slot) {
