@@ -182,6 +182,88 @@ void heads_in_order(void **state) {
     heads_case(s, ATSI_Q4_K, ATSI_F16, ATSI_Q8_0, true, false);
 }
 
+// ---- layers of experts ---------------------------------------------------------------------------------------------------
+
+enum {
+    LAYERS = 3,
+    EMBED = 512,
+    FFN = 256
+};
+
+// What the layers share, as those of a program do.
+struct layer_buffers {
+    int32_t h, logits, ids, weights, gate, up, slots, x, normed;
+};
+
+static struct atsi_op *experts_op(struct op_case *c, int32_t in, int32_t ids, int32_t out, int32_t weight,
+                                  struct atsi_experts_params params) {
+    add_op(c, ATSI_OP_EXPERTS, in, ids, out, weight);
+    struct atsi_op *op = &c->program.ops[c->program.n_ops - 1];
+    op->u.experts = params;
+    return op;
+}
+
+static void add_layer(struct op_case *c, const struct layer_buffers *b, enum atsi_dtype dtype, uint32_t n_experts,
+                      uint32_t n_used, struct test_random *r, struct quant_rng *rng) {
+    const struct atsi_experts_params wide = {n_experts, n_used, false}, narrow = {n_experts, n_used, true};
+    int32_t own = op_case_buffer(c, EMBED, ATSI_ROWS_TOKENS, false, r, 1.0f), // no choice hangs on another layer's roundings
+            out = op_case_buffer(c, 40, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    add_op(c, ATSI_OP_RMS_NORM, own, ATSI_NONE, b->h, op_case_tensor(c, EMBED, 1, 1, r, 1.0f));
+    c->program.ops[c->program.n_ops - 1].u.norm = (struct atsi_norm_params){EMBED, 1e-6f};
+    add_op(c, ATSI_OP_MATMUL, b->h, ATSI_NONE, b->logits, op_case_tensor(c, EMBED, n_experts, 1, r, 0.1f));
+    add_op(c, ATSI_OP_ROUTER, b->logits, ATSI_NONE, b->ids, ATSI_NONE);
+    c->program.ops[c->program.n_ops - 1].out[1] = op_case_view(c, b->weights);
+    c->program.ops[c->program.n_ops - 1].u.router =
+        (struct atsi_router_params){n_experts, n_used, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    int32_t w[3];
+    for (int i = 0; i < 2; i++) w[i] = gpu_case_weight(c, dtype, EMBED, FFN, n_experts, QUANT_RANDOM, rng);
+    w[2] = gpu_case_weight(c, dtype, FFN, EMBED, n_experts, QUANT_RANDOM, rng);
+    experts_op(c, b->h, b->ids, b->gate, w[0], wide);
+    experts_op(c, b->h, b->ids, b->up, w[1], wide);
+    add_op(c, ATSI_OP_GLU, b->gate, b->up, b->gate, ATSI_NONE);
+    experts_op(c, b->gate, b->ids, b->slots, w[2], narrow);
+    add_op(c, ATSI_OP_EXPERT_SUM, b->slots, b->weights, b->x, ATSI_NONE);
+    c->program.ops[c->program.n_ops - 1].in[2] = op_case_view(c, b->ids);
+    c->program.ops[c->program.n_ops - 1].add = true;
+    add_op(c, ATSI_OP_RMS_NORM, b->x, ATSI_NONE, b->normed, op_case_tensor(c, EMBED, 1, 1, r, 1.0f));
+    c->program.ops[c->program.n_ops - 1].u.norm = (struct atsi_norm_params){EMBED, 1e-6f};
+    add_op(c, ATSI_OP_MATMUL, b->normed, ATSI_NONE, out, op_case_q8_0(c, EMBED, 40, r, 0.1f));
+}
+
+static void layers_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_experts, uint32_t n_used) {
+    enum {
+        TOKENS = 6
+    };
+    char what[80];
+    snprintf(what, sizeof what, "layers of experts %s, %u of %u", atsi_dtype_name(dtype), n_used, n_experts);
+    struct test_random r = {n_experts};
+    struct quant_rng rng = {(uint64_t)dtype + 5};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    const struct layer_buffers b = {.h = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+                                    .weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .gate = op_case_buffer(&c, n_used * FFN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .up = op_case_buffer(&c, n_used * FFN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .slots = op_case_buffer(&c, n_used * EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .x = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .normed = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f)};
+    for (int i = 0; i < LAYERS; i++) add_layer(&c, &b, dtype, n_experts, n_used, &r, &rng);
+    gpu_case_check(&c, s->device, (const uint32_t[]){1, 1, TOKENS}, 3, 2 * CODES_TOLERANCE, what);
+    op_case_free(&c);
+}
+
+void layers_of_experts(void **state) {
+    const struct suite *s = *state;
+    layers_case(s, ATSI_Q4_K, 16, 4);
+    if (s->small) return;
+    layers_case(s, ATSI_MXFP4, 32, 4);
+    layers_case(s, ATSI_Q6_K, 24, 8);
+    layers_case(s, ATSI_IQ3_S, 8, 2);
+    layers_case(s, ATSI_F16, 8, 3);
+}
+
 // ---- copies and marks ----------------------------------------------------------------------------------------------------
 
 enum {
