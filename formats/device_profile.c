@@ -39,6 +39,13 @@ static enum atsi_status get_u32(const cJSON *object, const char *field, int64_t 
     return ATSI_OK;
 }
 
+// A time from 0 to `most`; profiles of earlier versions lack it, and then *out stays.
+static enum atsi_status get_optional(const cJSON *object, const char *field, double most, double *out,
+                                     struct atsi_error *err) {
+    if (!cJSON_GetObjectItemCaseSensitive(object, field)) return ATSI_OK;
+    return atsi_json_get_double(object, field, 0, most, out, err);
+}
+
 static enum atsi_status read_sources(const cJSON *root, struct atsi_device_profile *p, struct atsi_error *err) {
     const cJSON *list, *item;
     size_t size;
@@ -63,7 +70,8 @@ static enum atsi_status read_host(const cJSON *root, struct atsi_device_profile 
     const cJSON *host;
     ATSI_TRY(atsi_json_get_object(root, "host", &host, err));
     if (get_text(host, "cpu", p->cpu_name, sizeof p->cpu_name, err) ||
-        get_u32(host, "n_threads", 1, 4096, &p->n_threads, err) || get_u64(host, "memory_bytes", &p->host_bytes, err))
+        get_u32(host, "n_threads", 1, 4096, &p->n_threads, err) || get_u64(host, "memory_bytes", &p->host_bytes, err) ||
+        get_optional(host, "start_us", most_us, &p->cpu_start_us, err))
         return atsi_fail_prefix(err, "host");
     return ATSI_OK;
 }
@@ -102,7 +110,8 @@ static enum atsi_status read_gpu(const cJSON *root, struct atsi_device_profile *
     if (get_text(gpu, "name", p->gpu_name, sizeof p->gpu_name, err) ||
         get_text(gpu, "driver", p->driver, sizeof p->driver, err) || get_u64(gpu, "memory_bytes", &p->gpu_bytes, err) ||
         get_u64(gpu, "context_bytes", &p->context_bytes, err) ||
-        get_u32(gpu, "n_copy_engines", 1, 64, &p->n_copy_engines, err))
+        get_u32(gpu, "n_copy_engines", 1, 64, &p->n_copy_engines, err) ||
+        get_optional(gpu, "joined_us", most_us, &p->gpu_joined_us, err))
         return atsi_fail_prefix(err, "gpu");
     ATSI_TRY(atsi_json_get_object(root, "link", &link, err));
     if (read_direction(link, "to_device", &p->to_device, err) || read_direction(link, "to_host", &p->to_host, err) ||
@@ -125,8 +134,10 @@ static enum atsi_status read_points(const cJSON *item, struct atsi_profile_cost 
         if (atsi_json_get_double(point, "bytes", 0, most_work, &p->bytes, err) ||
             atsi_json_get_double(point, "flops", 0, most_work, &p->flops, err) ||
             atsi_json_get_double(point, "us", 0, most_us, &p->us, err) ||
-            atsi_json_get_double(point, "spread", 0, most_us, &p->spread, err))
+            atsi_json_get_double(point, "spread", 0, most_us, &p->spread, err) ||
+            get_optional(point, "fixed_us", p->us, &p->fixed_us, err))
             return atsi_fail_prefix(err, "points[%u]", cost->n_points - 1);
+        p->has_fixed = cJSON_GetObjectItemCaseSensitive(point, "fixed_us") != NULL;
     }
     return ATSI_OK;
 }
@@ -271,9 +282,10 @@ static bool put_gpu(cJSON *root, const struct atsi_device_profile *p) {
     return gpu && link && put_text(gpu, "name", p->gpu_name) && put_text(gpu, "driver", p->driver) &&
            atsi_json_put(gpu, "memory_bytes", (double)p->gpu_bytes) &&
            atsi_json_put(gpu, "context_bytes", (double)p->context_bytes) &&
-           atsi_json_put(gpu, "n_copy_engines", p->n_copy_engines) && put_direction(link, "to_device", &p->to_device) &&
-           put_direction(link, "to_host", &p->to_host) && atsi_json_put(link, "switch_us", p->switch_us) &&
-           put_contention(link, &p->contention);
+           atsi_json_put(gpu, "n_copy_engines", p->n_copy_engines) &&
+           (p->gpu_joined_us <= 0 || atsi_json_put(gpu, "joined_us", p->gpu_joined_us)) &&
+           put_direction(link, "to_device", &p->to_device) && put_direction(link, "to_host", &p->to_host) &&
+           atsi_json_put(link, "switch_us", p->switch_us) && put_contention(link, &p->contention);
 }
 
 static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {
@@ -291,7 +303,8 @@ static bool put_cost(cJSON *list, const struct atsi_profile_cost *c) {
         cJSON *point = cJSON_CreateObject();
         good = point && cJSON_AddItemToArray(points, point) && atsi_json_put(point, "bytes", c->points[i].bytes) &&
                atsi_json_put(point, "flops", c->points[i].flops) && atsi_json_put(point, "us", c->points[i].us) &&
-               atsi_json_put(point, "spread", c->points[i].spread);
+               atsi_json_put(point, "spread", c->points[i].spread) &&
+               (!c->points[i].has_fixed || atsi_json_put(point, "fixed_us", c->points[i].fixed_us));
     }
     return good;
 }
@@ -302,7 +315,8 @@ static bool put_root(cJSON *root, const struct atsi_device_profile *p) {
                 put_text(root, "origin", origin_words[p->is_modelled]) && put_sources(root, p->sources) &&
                 (host = cJSON_AddObjectToObject(root, "host")) && put_text(host, "cpu", p->cpu_name) &&
                 atsi_json_put(host, "n_threads", p->n_threads) &&
-                atsi_json_put(host, "memory_bytes", (double)p->host_bytes) && put_gpu(root, p) &&
+                atsi_json_put(host, "memory_bytes", (double)p->host_bytes) &&
+                (p->cpu_start_us <= 0 || atsi_json_put(host, "start_us", p->cpu_start_us)) && put_gpu(root, p) &&
                 (costs = cJSON_AddArrayToObject(root, "costs"));
     for (uint32_t i = 0; good && i < p->n_costs; i++) good = put_cost(costs, &p->costs[i]);
     return good;
@@ -371,6 +385,24 @@ static bool price_between(const struct atsi_profile_cost *c, double bytes, doubl
     return true;
 }
 
+// The mean over the points that say it.
+static double mean_fixed_us(const struct atsi_profile_cost *c) {
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_points; i++) {
+        sum += c->points[i].has_fixed ? c->points[i].fixed_us : 0;
+        n += c->points[i].has_fixed;
+    }
+    return n ? sum / n : 0;
+}
+
+bool atsi_device_profile_knows_parts(const struct atsi_device_profile *p, enum atsi_backend side) {
+    for (uint32_t i = 0; i < p->n_costs; i++)
+        for (uint32_t k = 0; p->costs[i].side == side && k < p->costs[i].n_points; k++)
+            if (p->costs[i].points[k].has_fixed) return true;
+    return false;
+}
+
 struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *p, enum atsi_backend side, uint32_t op,
                                             uint32_t dtype, enum atsi_phase phase, double bytes, double flops) {
     const struct atsi_profile_cost *c = find_cost(p, side, op, dtype, phase);
@@ -380,8 +412,12 @@ struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *p,
     struct atsi_price price = {.us = 0};
     for (uint32_t i = 0; i < c->n_points; i++)
         if (c->points[i].bytes == bytes && c->points[i].flops == flops)
-            return (struct atsi_price){.us = c->points[i].us, .is_measured = !p->is_modelled};
+            return (struct atsi_price){
+                .us = c->points[i].us,
+                .is_measured = !p->is_modelled,
+                .fixed_us = fmin(c->points[i].has_fixed ? c->points[i].fixed_us : mean_fixed_us(c), c->points[i].us)};
     if (phase == ATSI_PREFILL && price_between(c, bytes, flops, &price.us)) return price;
     price.us = c->fixed_us + fmax(bytes / c->bytes_per_us, flops / c->flops_per_us);
+    price.fixed_us = fmin(mean_fixed_us(c), price.us);
     return price;
 }

@@ -29,6 +29,8 @@ enum {
 struct atsi_profile_point {
     double bytes, flops, us;
     double spread; // (largest - smallest) / median of the repetitions; 0 for modelled points
+    bool has_fixed;
+    double fixed_us; // of us, what any part of the operation's rows or slots takes; 0 where it is not known
 };
 
 struct atsi_profile_cost {
@@ -52,11 +54,14 @@ struct atsi_device_profile {
     char cpu_name[ATSI_TEXT_CAP];
     uint32_t n_threads;
     uint64_t host_bytes;
-    bool has_gpu; // else the fields below are zero and there are no GPU costs
+    double cpu_start_us; // what a list of operations takes the CPU beside them; 0: not known
+    bool has_gpu;        // else the fields below are zero and there are no GPU costs
     char gpu_name[ATSI_TEXT_CAP], driver[ATSI_NAME_CAP];
     uint64_t gpu_bytes;     // of the card
     uint64_t context_bytes; // what driver, modules and library handles take
     uint32_t n_copy_engines;
+    double
+        gpu_joined_us; // how much less an operation without a big matrix takes among others than alone, one token; 0: not known
     struct atsi_profile_link to_device, to_host; // large copies of pinned memory
     double switch_us;                            // hand-over between the sides beside the copied bytes
     struct atsi_contention contention;           // of the host's memory; the default where a profile has none
@@ -79,11 +84,17 @@ void atsi_device_profile_free(struct atsi_device_profile *profile);
 struct atsi_price {
     double us;
     bool is_measured; // a point of exactly this work
+    double
+        fixed_us; // of us, what a part of it takes however small it is, at most us; 0 where no point of the cost says it
 };
 // The cost with the closest match: (op, dtype), then (op, any type), then any operation. Of a cost: a point of exactly this work;
-// in prefill between points of the same operation on other numbers of tokens; else the line.
+// in prefill between points of the same operation on other numbers of tokens; else the line. What is fixed: of that point, else the mean of
+// what the cost's points say.
 struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *profile, enum atsi_backend side,
                                             uint32_t op, uint32_t dtype, enum atsi_phase phase, double bytes,
                                             double flops);
+
+// Whether any point of the side says what is fixed. Where none does, parts are priced in proportion.
+bool atsi_device_profile_knows_parts(const struct atsi_device_profile *profile, enum atsi_backend side);
 
 #endif

@@ -34,6 +34,8 @@ struct atsi_plan_model {
 // Times the planner measured or took from a device profile, one per unit and phase, in microseconds.
 struct atsi_unit_times {
     float cpu_us, gpu_us, switch_us, transfer_us;
+    // Of cpu_us and gpu_us of one token, what a part of the unit takes however small it is; 0 where a profile does not say it.
+    float cpu_fixed_us, gpu_fixed_us;
 };
 
 // How much slower the two readers of the host's memory are at the same time than each alone, as factors of their times.
@@ -67,6 +69,7 @@ struct atsi_plan {
     struct atsi_unit_times *prefill_times;          // [n_units] for a whole chunk, NULL without a profile
     struct atsi_resident_experts *resident_experts; // [n_units] at the units that hold a router; NULL: nowhere any
     struct atsi_contention contention;              // of the profile; the default where a plan has none
+    double cpu_start_us; // what it takes the CPU to begin and end a piece of a round, beside its operations; 0 unknown
     struct atsi_plan_certificate certificate;
     char device[ATSI_TEXT_CAP];      // name of the profile it was planned for, "" for CPU only
     double predicted_decode_us;      // a token; 0 unknown

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/escape.h"
 #include "formats/dtype.h"
 
 // ---- memory -> JSON -----------------------------------------------------------------------------------------------
@@ -68,7 +69,8 @@ static bool read_word(const cJSON *item, const struct atsi_field *f, int *out) {
 
 static bool read_text(const cJSON *item, char *out, size_t cap) {
     if (!cJSON_IsString(item) || strlen(item->valuestring) >= cap) return false;
-    strcpy(out, item->valuestring);
+    atsi_escape(out, cap, item->valuestring,
+                strlen(item->valuestring)); // whoever shows it need not ask where it is from
     return true;
 }
 

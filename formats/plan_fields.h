@@ -15,7 +15,7 @@ enum atsi_field_type {
     ATSI_FIELD_FLOAT,
     ATSI_FIELD_DOUBLE,
     ATSI_FIELD_BOOL,
-    ATSI_FIELD_TEXT, // a char array of `cap` bytes
+    ATSI_FIELD_TEXT, // a char array of `cap` bytes; what is read is safe to print (escape.h)
     ATSI_FIELD_WORD, // an enum (int) written as one of `words` (n = cap)
     ATSI_FIELD_DTYPE // enum atsi_dtype written by its name
 };

@@ -96,6 +96,17 @@ static bool write_times(cJSON *root, const char *name, const struct atsi_unit_ti
     return !times || write_records(root, name, times_fields, COUNT_OF(times_fields), times, sizeof *times, n);
 }
 
+// Plans for profiles that do not say what parts of operations take have none of it.
+static bool write_fixed(cJSON *root, const struct atsi_plan *plan) {
+    const struct atsi_unit_times *t = plan->decode_times;
+    bool known = plan->cpu_start_us > 0;
+    for (uint32_t i = 0; t && i < plan->program.n_units; i++) known |= t[i].cpu_fixed_us > 0 || t[i].gpu_fixed_us > 0;
+    return !t || !known ||
+           (atsi_fields_write(root, start_fields, COUNT_OF(start_fields), plan) &&
+            write_records(root, "decode_fixed", fixed_fields, COUNT_OF(fixed_fields), t, sizeof *t,
+                          plan->program.n_units));
+}
+
 static bool write_text(cJSON *root, const char *name, const char *text) {
     return !text || cJSON_AddStringToObject(root, name, text);
 }
@@ -112,7 +123,7 @@ static bool write_execution(cJSON *root, const struct atsi_plan *plan) {
            write_record(root, "certificate", certificate_fields, COUNT_OF(certificate_fields), &plan->certificate) &&
            write_program(root, &plan->program) &&
            write_times(root, "decode_times", plan->decode_times, plan->program.n_units) &&
-           write_times(root, "prefill_times", plan->prefill_times, plan->program.n_units) &&
+           write_times(root, "prefill_times", plan->prefill_times, plan->program.n_units) && write_fixed(root, plan) &&
            atsi_plan_experts_write(root, plan);
 }
 
@@ -278,6 +289,29 @@ static enum atsi_status read_times(const cJSON *root, const char *name, uint32_t
     return ATSI_OK;
 }
 
+static bool is_part(float fixed_us, float whole_us) { return fixed_us >= 0 && fixed_us <= whole_us; }
+
+// What of the times of decode_times is fixed; plans of earlier versions have none of it.
+static enum atsi_status read_fixed(const cJSON *root, struct atsi_plan *plan, struct atsi_error *err) {
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "decode_fixed"), *item;
+    uint32_t n = 0;
+    if (!list || !plan->decode_times) return ATSI_OK;
+    ATSI_TRY(atsi_fields_read(root, start_fields, COUNT_OF(start_fields), plan, "plan", err));
+    if (!(plan->cpu_start_us >= 0))
+        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: cpu_start_us: %g, must not be negative", plan->cpu_start_us);
+    if (cJSON_GetArraySize(list) != (int)plan->program.n_units)
+        return atsi_fail(err, ATSI_BAD_INPUT, "manifest: decode_fixed: %d entries for %u units",
+                         cJSON_GetArraySize(list), plan->program.n_units);
+    cJSON_ArrayForEach(item, list) {
+        struct atsi_unit_times *t = &plan->decode_times[n++];
+        ATSI_TRY(atsi_fields_read(item, fixed_fields, COUNT_OF(fixed_fields), t, "decode_fixed", err));
+        if (!is_part(t->cpu_fixed_us, t->cpu_us) || !is_part(t->gpu_fixed_us, t->gpu_us))
+            return atsi_fail(err, ATSI_BAD_INPUT, "manifest: decode_fixed[%u]: more than the unit takes, or negative",
+                             n - 1);
+    }
+    return ATSI_OK;
+}
+
 static enum atsi_status read_text(const cJSON *root, const char *name, char **out, struct atsi_error *err) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
     if (!item) return ATSI_OK;
@@ -327,6 +361,7 @@ static enum atsi_status read_execution(const cJSON *root, struct atsi_plan *plan
     ATSI_TRY(check_limits(plan, err));
     ATSI_TRY(read_times(root, "decode_times", plan->program.n_units, &plan->decode_times, err));
     ATSI_TRY(read_times(root, "prefill_times", plan->program.n_units, &plan->prefill_times, err));
+    ATSI_TRY(read_fixed(root, plan, err));
     return atsi_plan_experts_read(root, plan, err);
 }
 

@@ -78,6 +78,11 @@ static const struct atsi_field times_fields[] = {
     ATSI_FIELD(FLOAT, atsi_unit_times, switch_us),
     ATSI_FIELD(FLOAT, atsi_unit_times, transfer_us),
 };
+static const struct atsi_field fixed_fields[] = {
+    ATSI_FIELD(FLOAT, atsi_unit_times, cpu_fixed_us),
+    ATSI_FIELD(FLOAT, atsi_unit_times, gpu_fixed_us),
+};
+static const struct atsi_field start_fields[] = {ATSI_FIELD(DOUBLE, atsi_plan, cpu_start_us)};
 
 // Parameters by kind of op; the others have none.
 #define OP_FIELD(type_, path_, name_) \

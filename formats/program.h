@@ -262,6 +262,12 @@ static inline bool atsi_tensor_is_small(const struct atsi_tensor *t) {
     return t->size_bytes <= ATSI_SMALL_TENSOR_BYTES;
 }
 
+// Whether the rows (experts: the slots) of an operation may be divided between both sides: it multiplies by a big matrix.
+static inline bool atsi_op_is_divisible(const struct atsi_program *p, const struct atsi_op *op) {
+    bool multiplies = op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS;
+    return multiplies && !atsi_tensor_is_small(&p->tensors[op->tensor[0]]);
+}
+
 // Steps through the big tensors of a unit, *cursor from 0; one comes more than once where several of its operations read it. False at the end.
 static inline bool atsi_unit_next_big_tensor(const struct atsi_program *p, const struct atsi_unit *u, uint32_t *cursor,
                                              uint32_t *tensor) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/base/json.h"
+#include "formats/base/map.h"
 
 static enum atsi_status no_memory(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "out of memory for routing statistics");
@@ -126,11 +127,13 @@ enum atsi_status atsi_routing_parse(const char *json, uint64_t size, struct atsi
 }
 
 enum atsi_status atsi_routing_read(const char *path, struct atsi_routing_stats *out, struct atsi_error *err) {
-    cJSON *root;
+    struct atsi_map map;
     *out = (struct atsi_routing_stats){0};
-    ATSI_TRY(atsi_json_parse_file(path, ATSI_ROUTING_FILE_MAX, &root, err));
-    enum atsi_status status = read_root(root, out, err);
-    cJSON_Delete(root);
+    ATSI_TRY(atsi_map_open(&map, path, err));
+    enum atsi_status status = map.size_bytes <= ATSI_ROUTING_FILE_MAX
+                                  ? atsi_routing_parse((const char *)map.data, map.size_bytes, out, err)
+                                  : atsi_fail(err, ATSI_BAD_INPUT, "larger than %d bytes", (int)ATSI_ROUTING_FILE_MAX);
+    atsi_map_close(&map);
     return status == ATSI_OK ? ATSI_OK : atsi_fail_prefix(err, "%s", path);
 }
 

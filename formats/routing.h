@@ -34,7 +34,7 @@ void atsi_routing_stats_free(struct atsi_routing_stats *stats);
 
 // The text of a file; freed with free().
 enum atsi_status atsi_routing_to_json(const struct atsi_routing_stats *stats, char **json, struct atsi_error *err);
-// Strict; ATSI_BAD_INPUT names file and field. Free with atsi_routing_stats_free whether it succeeds or not.
+// Strict, regular files only; ATSI_BAD_INPUT names file and field. Free with atsi_routing_stats_free whether it succeeds or not.
 enum atsi_status atsi_routing_read(const char *path, struct atsi_routing_stats *out, struct atsi_error *err);
 enum atsi_status atsi_routing_parse(const char *json, uint64_t size, struct atsi_routing_stats *out,
                                     struct atsi_error *err);

@@ -6,18 +6,20 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "kernels/narrow_call.h"
 
 enum {
     SMALL_PAGE_BYTES = 4096,
-    MAX_CALLS = 64,   // of a pass
-    CPU_CALLS = 16,   // on the CPU, where every pass takes other weights
-    MAX_BLOCKS = 128, // allocations of one bench
+    MAX_CALLS = ATSI_BENCH_ROW_MAX, // of a pass
+    CPU_CALLS = 16,                 // on the CPU, where every pass takes other weights
+    MAX_BLOCKS = 128,               // allocations of one bench
     MIN_SAMPLES = 3,
     MAX_SAMPLES = 15,
 };
 static const uint64_t gpu_cold_bytes = 256 << 20; // over any GPU's cache
 static const uint64_t least_cpu_cold_bytes = 256 << 20, most_cpu_cold_bytes = UINT64_C(2) << 30;
 static const double sampling_us = 30e3; // spent on one operation, if that is enough for MIN_SAMPLES
+static const double pause_us = 60;      // before a list of its own
 
 // ---- sides --------------------------------------------------------------------------------------------------------
 
@@ -151,13 +153,17 @@ void atsi_bench_close(struct atsi_bench_side *side) {
 struct bench {
     struct atsi_bench_side *side;
     const struct atsi_plan *plan;
-    const struct atsi_op *op;
+    const struct atsi_op *op; // the first
+    uint32_t n_ops;           // in a row
     void *blocks[MAX_BLOCKS];
     int n_blocks;
     struct atsi_round round;         // host copy
     struct atsi_round_ref round_ref; // on the side
     struct atsi_op_call calls[MAX_CALLS];
     int n_calls;
+    const struct atsi_bench_part *part; // NULL: whole operations
+    struct atsi_op_call narrowed[MAX_CALLS];
+    struct atsi_call_part narrowed_parts[MAX_CALLS];
 };
 
 // Writes the elements [first, first + n) of what a block is filled with to `at`.
@@ -252,27 +258,27 @@ static enum atsi_status make_rows(struct bench *b, struct atsi_op_call *call, co
 static enum atsi_status make_views(struct bench *b, struct atsi_op_call *call, int call_index, void **of_buffer,
                                    struct atsi_error *err) {
     for (int i = 0; i < ATSI_OP_MAX_IN; i++)
-        ATSI_TRY(make_rows(b, call, &b->op->in[i], call_index, &call->in[i], of_buffer, err));
+        ATSI_TRY(make_rows(b, call, &call->op->in[i], call_index, &call->in[i], of_buffer, err));
     for (int i = 0; i < ATSI_OP_MAX_OUT; i++)
-        ATSI_TRY(make_rows(b, call, &b->op->out[i], call_index, &call->out[i], of_buffer, err));
+        ATSI_TRY(make_rows(b, call, &call->op->out[i], call_index, &call->out[i], of_buffer, err));
     return ATSI_OK;
 }
 
 static void place_tensors(struct bench *b, struct atsi_op_call *call) {
     for (int i = 0; i < ATSI_OP_MAX_TENSORS; i++) {
-        if (b->op->tensor[i] == ATSI_NONE) continue;
-        const struct atsi_tensor *t = &b->plan->program.tensors[b->op->tensor[i]];
+        if (call->op->tensor[i] == ATSI_NONE) continue;
+        const struct atsi_tensor *t = &b->plan->program.tensors[call->op->tensor[i]];
         call->tensor[i] = (struct atsi_tensor_ref){take_cold(b->side, t->size_bytes), t};
     }
 }
 
 static void place_state(struct bench *b, struct atsi_op_call *call) {
     const struct atsi_plan_limits *l = &b->plan->limits;
-    if (b->op->state == ATSI_NONE) return;
-    const struct atsi_state *s = &b->plan->program.states[b->op->state];
+    if (call->op->state == ATSI_NONE) return;
+    const struct atsi_state *s = &b->plan->program.states[call->op->state];
     uint32_t capacity = atsi_state_capacity(s, l->n_ctx, l->chunk);
     uint64_t k_bytes = atsi_aligned(atsi_dtype_row_bytes(l->kv_type, s->k_dim) * s->n_heads * capacity);
-    char *at = take_cold(b->side, state_bytes(b->plan, b->op->state));
+    char *at = take_cold(b->side, state_bytes(b->plan, call->op->state));
     call->state = (struct atsi_state_ref){.info = s, .kv_type = l->kv_type, .capacity = capacity, .k = at};
     if (s->kind == ATSI_STATE_KV) call->state.v = at + k_bytes;
 }
@@ -289,6 +295,15 @@ static void place_cold(struct bench *b) {
     }
 }
 
+// The calls of a pass: those above, or the part that is asked for of each.
+static const struct atsi_op_call *calls_of_pass(struct bench *b) {
+    for (int i = 0; b->part && i < b->n_calls; i++) {
+        b->narrowed[i] = b->calls[i];
+        atsi_narrow_call(&b->narrowed[i], 0, b->part->n_columns, &b->narrowed_parts[i]);
+    }
+    return b->part ? b->narrowed : b->calls;
+}
+
 // How often the operation is made in a pass: until the calls have gone round the arena, or all experts have had their turn. The CPU
 // takes fewer, since its next pass goes on where this one ended.
 static int count_calls(const struct bench *b, uint32_t n_tokens) {
@@ -299,6 +314,22 @@ static int count_calls(const struct bench *b, uint32_t n_tokens) {
     else if (bytes)
         n = b->side->arena_bytes / bytes;
     return n < 1 ? 1 : n > most ? (int)most : (int)n;
+}
+
+// Rounds of a row of operations, each of which has others' results for operands as in the program; as many as there is room for.
+static enum atsi_status make_rows_of_calls(struct bench *b, struct atsi_error *err) {
+    void *of_buffer[ATSI_MAX_BUFFERS] = {0};
+    const struct atsi_program *p = &b->plan->program;
+    for (uint32_t i = 0; i < b->n_ops; i++) {
+        struct atsi_op_call *call = &b->calls[i];
+        *call = (struct atsi_op_call){.op = b->op + i, .round = b->round_ref};
+        ATSI_TRY(make_views(b, call, 0, of_buffer, err));
+        call->outputs_domain = p->buffers[call->op->out[0].buffer].rows == ATSI_ROWS_OUTPUTS;
+    }
+    b->n_calls = MAX_CALLS / (int)b->n_ops * (int)b->n_ops;
+    for (int i = (int)b->n_ops; i < b->n_calls; i++) b->calls[i] = b->calls[i - (int)b->n_ops];
+    place_cold(b);
+    return ATSI_OK;
 }
 
 static enum atsi_status make_calls(struct bench *b, struct atsi_error *err) {
@@ -332,8 +363,9 @@ double atsi_median(double *samples, int n, double *spread) {
 }
 
 static enum atsi_status launch_all(struct bench *b, struct atsi_error *err) {
+    const struct atsi_op_call *calls = calls_of_pass(b);
     for (int i = 0; i < b->n_calls; i++)
-        ATSI_TRY(b->side->device->ops->launch(b->side->stream, &b->calls[i], &b->round, err));
+        ATSI_TRY(b->side->device->ops->launch(b->side->stream, &calls[i], &b->round, err));
     return ATSI_OK;
 }
 
@@ -353,20 +385,32 @@ static enum atsi_status run_on_device(struct bench *b, void *graph, double *us, 
     return ATSI_OK;
 }
 
+// Times lists of n calls; the caller waits before each list as it does for a device, busily.
+static double run_lists(const struct bench *b, const struct atsi_op_call *calls, int n, double wait_us) {
+    double us = 0;
+    for (int i = 0; i < b->n_calls; i += n) {
+        double start = atsi_clock_us(), begin = start + wait_us;
+        while (start < begin) start = atsi_clock_us();
+        atsi_cpu_run(b->side->cpu, b->side->pool, &calls[i], n);
+        us += atsi_clock_us() - start;
+    }
+    return us;
+}
+
 static enum atsi_status run_once(struct bench *b, void *graph, double *us, struct atsi_error *err) {
     if (b->side->device) return run_on_device(b, graph, us, err);
     place_cold(b);
-    double start = atsi_clock_us();
-    atsi_cpu_run(b->side->cpu, b->side->pool, b->calls, b->n_calls);
-    *us = atsi_clock_us() - start;
+    const struct atsi_op_call *calls = calls_of_pass(b);
+    bool alone = b->part && b->part->alone;
+    *us = run_lists(b, calls, alone ? 1 : b->n_calls, alone ? pause_us : 0);
     return ATSI_OK;
 }
 
 static enum atsi_status sample(struct bench *b, void *graph, double *us, double *spread, struct atsi_error *err) {
-    double samples[MAX_SAMPLES], spent = 0, warm_up;
+    double samples[MAX_SAMPLES], spent = 0, warm_up, most_us = b->part ? sampling_us / 3 : sampling_us;
     int n = 0;
     ATSI_TRY(run_once(b, graph, &warm_up, err));
-    while (n < MIN_SAMPLES || (n < MAX_SAMPLES && spent < sampling_us)) {
+    while (n < MIN_SAMPLES || (n < MAX_SAMPLES && spent < most_us)) {
         ATSI_TRY(run_once(b, graph, &samples[n], err));
         samples[n] /= b->n_calls;
         spent += samples[n++] * b->n_calls;
@@ -392,21 +436,48 @@ static enum atsi_status run_bench(struct bench *b, uint32_t n_tokens, double *us
                                   struct atsi_error *err) {
     ATSI_TRY(make_round(b, n_tokens, err));
     b->n_calls = count_calls(b, n_tokens);
-    ATSI_TRY(make_calls(b, err));
-    return sample_with_graph(b, us, spread, err);
+    ATSI_TRY(b->n_ops > 1 ? make_rows_of_calls(b, err) : make_calls(b, err));
+    ATSI_TRY(sample_with_graph(b, us, spread, err));
+    *us *= b->n_ops;
+    return ATSI_OK;
 }
 
-enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
-                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+// What is timed, on a side that is open for the plan.
+struct subject {
+    uint32_t first_op, n_ops, n_tokens;
+    const struct atsi_bench_part *part; // NULL: whole operations
+};
+
+static enum atsi_status bench(struct atsi_bench_side *side, const struct atsi_plan *plan, const struct subject *what,
+                              double *us, double *spread, struct atsi_error *err) {
     if (!side->arena) ATSI_TRY(side->device ? make_gpu_arena(side, plan, err) : make_cpu_arena(side, plan, err));
     struct bench *b = calloc(1, sizeof *b);
     if (!b) return atsi_fail(err, ATSI_FAILED, "out of memory while profiling");
     b->side = side;
     b->plan = plan;
-    b->op = &plan->program.ops[i_op];
-    enum atsi_status status = run_bench(b, n_tokens, us, spread, err);
+    b->op = &plan->program.ops[what->first_op];
+    b->n_ops = what->n_ops;
+    b->part = what->part;
+    enum atsi_status status = run_bench(b, what->n_tokens, us, spread, err);
     if (side->device) side->device->ops->stream_sync(side->stream, NULL);
     free_blocks(b);
     free(b);
     return status;
+}
+
+enum atsi_status atsi_bench_op(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                               uint32_t n_tokens, double *us, double *spread, struct atsi_error *err) {
+    return bench(side, plan, &(struct subject){i_op, 1, n_tokens, NULL}, us, spread, err);
+}
+
+enum atsi_status atsi_bench_part(struct atsi_bench_side *side, const struct atsi_plan *plan,
+                                 const struct atsi_bench_part *part, double *us, struct atsi_error *err) {
+    double spread;
+    return bench(side, plan, &(struct subject){part->i_op, 1, 1, part}, us, &spread, err);
+}
+
+enum atsi_status atsi_bench_row(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t first_op,
+                                uint32_t n_ops, double *us, struct atsi_error *err) {
+    double spread;
+    return bench(side, plan, &(struct subject){first_op, n_ops, 1, NULL}, us, &spread, err);
 }

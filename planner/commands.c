@@ -154,12 +154,15 @@ static enum atsi_status explain(struct making *m, const struct atsi_place_option
 
 // What runs of the model have left, unless --routing none. Leaves nothing where there is nothing sound.
 static void find_routing(struct making *m) {
+    struct atsi_error why;
     char *path = m->options->no_routing ? NULL : atsi_routing_cache_path(m->plan.model.gguf_hash);
     if (!path) return;
-    m->has_routing = atsi_routing_cache_load(path, &m->plan.program, &m->routing);
+    m->has_routing = atsi_routing_cache_load(path, &m->plan.program, &m->routing, &why);
     if (m->has_routing)
         atsi_say(m->console, "routing statistics of %llu tokens, from %s (--routing none ignores them)",
                  (unsigned long long)m->routing.layers[0].n_tokens, path);
+    else if (why.text[0])
+        atsi_say(m->console, "note: routing statistics are left out: %s", why.text);
     free(path);
 }
 

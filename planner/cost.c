@@ -91,13 +91,34 @@ uint64_t atsi_cost_transfer_bytes(const struct atsi_plan *plan, const struct ats
     return atsi_transfer_bytes(&plan->program, u, round_tokens(plan, phase));
 }
 
+// What an operation takes among others: a token's launches of small operations are joined with their neighbours on the device.
+static struct atsi_price price_in_round(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                                        enum atsi_backend side, enum atsi_phase phase, const struct atsi_op *op) {
+    struct atsi_work w = atsi_work_of_op(plan, op, phase);
+    struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
+    bool joins = side == ATSI_GPU && phase == ATSI_DECODE && !atsi_op_is_divisible(&plan->program, op);
+    if (joins) price.us = fmax(0, price.us - profile->gpu_joined_us);
+    return price;
+}
+
+// Of what the unit takes, what any part of it takes where it is divided: of its matrix what the profile says, of its other operations all.
+static double fixed_time(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
+                         enum atsi_backend side, const struct atsi_unit *u) {
+    double us = 0;
+    if (!atsi_unit_is_promotable(u) || !atsi_device_profile_knows_parts(profile, side)) return 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+        const struct atsi_op *op = &plan->program.ops[i];
+        struct atsi_price price = price_in_round(plan, profile, side, ATSI_DECODE, op);
+        us += atsi_op_is_divisible(&plan->program, op) ? price.fixed_us : price.us;
+    }
+    return us;
+}
+
 static double side_time(const struct atsi_plan *plan, const struct atsi_device_profile *profile, enum atsi_backend side,
                         enum atsi_phase phase, const struct atsi_unit *u, uint32_t *n_estimated) {
     double us = 0;
     for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
-        const struct atsi_op *op = &plan->program.ops[i];
-        struct atsi_work w = atsi_work_of_op(plan, op, phase);
-        struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
+        struct atsi_price price = price_in_round(plan, profile, side, phase, &plan->program.ops[i]);
         us += price.us;
         *n_estimated += !price.is_measured;
     }
@@ -131,6 +152,7 @@ void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_prof
         const struct atsi_unit *u = &plan->program.units[i];
         memset(&times[i], 0, sizeof times[i]);
         times[i].cpu_us = (float)side_time(plan, profile, ATSI_CPU, phase, u, &estimated);
+        if (phase == ATSI_DECODE) times[i].cpu_fixed_us = (float)fixed_time(plan, profile, ATSI_CPU, u);
         if (!profile->has_gpu) continue;
         if (!atsi_unit_runs_on_gpu(&plan->program, u)) {
             times[i].gpu_us = times[i].transfer_us = (float)ATSI_NEVER_US;
@@ -138,6 +160,7 @@ void atsi_cost_units(const struct atsi_plan *plan, const struct atsi_device_prof
             continue;
         }
         times[i].gpu_us = (float)side_time(plan, profile, ATSI_GPU, phase, u, &estimated);
+        if (phase == ATSI_DECODE) times[i].gpu_fixed_us = (float)fixed_time(plan, profile, ATSI_GPU, u);
         times[i].switch_us = (float)(profile->switch_us + input_bytes(plan, u, phase) / slower);
         times[i].transfer_us = (float)(profile->to_device.fixed_us + (double)atsi_cost_transfer_bytes(plan, u, phase) /
                                                                          profile->to_device.bytes_per_us);

@@ -41,13 +41,17 @@ static void print_experts(FILE *out, const struct atsi_plan *plan, const struct 
     struct atsi_resident_experts_sum sum = atsi_plan_sum_resident_experts(plan);
     double single_us = placement->method_decode_us[ATSI_PLACE_SINGLE_EXPERTS];
     if (sum.n == 0 && !placement->experts_counted && single_us > 0 && single_us < placement->decode_us)
-        fprintf(out, "\nexperts    by unit: one by one would rest on a guess, since nothing has been counted (atsi-run "
-                     "--stats)");
+        fprintf(out,
+                "\nexperts    by unit: nothing has been counted (atsi-run --stats), and one by one would lose too much "
+                "if routers chose all alike");
     if (sum.n == 0) return;
     fprintf(out,
             "\nexperts    %u of %u are resident, %u to %u a layer; %.1f %% of the choices are expected among them, %s",
             sum.n, sum.n_of, sum.n_least, sum.n_most, 100 * sum.hit_rate,
-            placement->experts_counted ? "as counted" : "a guess: nothing has been counted (--routing)");
+            placement->experts_counted
+                ? "as counted"
+                : "a guess, since nothing has been counted (atsi-run --stats): behind a prompt those that it "
+                  "wanted take their places");
 }
 
 void atsi_explain_budget(FILE *out, const struct atsi_plan *plan, const struct atsi_placement *placement) {

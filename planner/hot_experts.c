@@ -6,7 +6,7 @@
 
 #include "planner/budget.h"
 #include "planner/cost.h"
-#include "runtime/schedule/hits.h"
+#include "runtime/schedule/shares.h"
 
 static enum atsi_status no_memory(struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "out of memory while ranking experts");
@@ -73,13 +73,24 @@ static enum atsi_status rank_by_counts(struct atsi_expert_router *r, const struc
     return ATSI_OK;
 }
 
-static void rank_by_prior(struct atsi_expert_router *r) {
+static const double guessed_exponents[ATSI_GUESSES] = {0.5, 0.3};
+
+// What the hottest n of n_experts get of the choices, but for a factor.
+static double guessed_weight(uint32_t n, enum atsi_expert_guess guess) {
     double sum = 0;
-    for (uint32_t e = 0; e < r->n_experts; e++) sum += pow(e + 1, -ATSI_PRIOR_EXPONENT);
-    for (uint32_t e = 0; e < r->n_experts; e++) {
-        r->ids[e] = (uint16_t)e;
-        r->shares[e] = (float)(pow(e + 1, -ATSI_PRIOR_EXPONENT) / sum);
-    }
+    for (uint32_t e = 0; e < n; e++) sum += pow(e + 1, -guessed_exponents[guess]);
+    return sum;
+}
+
+static void guess_shares(struct atsi_expert_router *r, enum atsi_expert_guess guess) {
+    double all = guessed_weight(r->n_experts, guess);
+    for (uint32_t e = 0; e < r->n_experts; e++) r->shares[e] = (float)(pow(e + 1, -guessed_exponents[guess]) / all);
+}
+
+void atsi_hot_experts_guess(struct atsi_hot_experts *h, enum atsi_expert_guess guess) {
+    if (h->counted) return;
+    h->guess = guess;
+    for (uint32_t i = 0; i < h->n_routers; i++) guess_shares(&h->routers[i], guess);
 }
 
 static enum atsi_status rank_router(struct atsi_expert_router *r, const struct atsi_program *p,
@@ -90,7 +101,8 @@ static enum atsi_status rank_router(struct atsi_expert_router *r, const struct a
     r->saved_us = calloc(r->n_experts + 1, sizeof *r->saved_us);
     if (!r->ids || !r->shares || !r->saved_us) return no_memory(err);
     if (!stats) {
-        rank_by_prior(r);
+        for (uint32_t e = 0; e < r->n_experts; e++) r->ids[e] = (uint16_t)e;
+        guess_shares(r, ATSI_GUESS_BOLD);
         return ATSI_OK;
     }
     const struct atsi_routing_layer *l = atsi_routing_find(stats, layer, r->n_experts);
@@ -142,14 +154,16 @@ struct router_times {
 };
 
 static struct router_times times_of(const struct atsi_plan *plan, uint32_t router_unit) {
-    struct router_times t = {0};
+    struct router_times t = {.slots = atsi_slot_times_start(plan)};
     const struct atsi_contention *c = &plan->contention;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         if (plan->program.units[u].router_unit != (int32_t)router_unit) continue;
         const struct atsi_unit_times *d = &plan->decode_times[u], *p = &plan->prefill_times[u];
-        t.slots.cpu_us += d->cpu_us * c->cpu_beside_link;
-        t.slots.gpu_us += d->gpu_us;
-        t.slots.link_us += d->transfer_us * c->link_in_place;
+        atsi_slot_times_add(&t.slots, &(struct atsi_slot_times){.cpu_us = d->cpu_us * c->cpu_beside_link,
+                                                                .gpu_us = d->gpu_us,
+                                                                .link_us = d->transfer_us * c->link_in_place,
+                                                                .cpu_fixed_us = d->cpu_fixed_us,
+                                                                .gpu_fixed_us = d->gpu_fixed_us});
         t.handover_us = fmax(t.handover_us, d->switch_us);
         t.cpu_us += p->cpu_us;
         t.streamed_us += atsi_streamed_us(plan, u, ATSI_PREFILL);
@@ -236,38 +250,92 @@ static uint32_t n_taken(const struct atsi_hot_experts *h, uint32_t i_router, uin
     return 0;
 }
 
-// Where the best of all routers touches the least concave function above it, from corner[0] = 0 on. Returns at how many points.
-static uint32_t find_corners(const struct atsi_hot_experts *h, uint32_t *corner) {
-    const double *best_us = best_of(h, h->n_routers);
+// ---- what no numbers exceed ---------------------------------------------------------------------------------------
+// If any part of an expert may be resident, what bytes save is concave and made of straight pieces: those of the least concave functions
+// above what each router's numbers save, the steepest first.
+
+struct corner {
+    double bytes, us;
+};
+
+// From one corner to the next: the pieces of one router, by rising bytes. Returns how many.
+static uint32_t list_pieces(const struct atsi_expert_router *r, struct corner *pieces) {
     uint32_t n = 0;
-    for (uint32_t x = 0; x <= h->n_granules; x++) {
-        while (n > 1) { // a last one that lies below the line from the one before it to x
-            uint32_t a = corner[n - 2], b = corner[n - 1];
-            double rise_us = best_us[x] - best_us[a], line_us = rise_us * (b - a) / (x - a);
-            if (best_us[b] - best_us[a] >= line_us - 1e-9 * rise_us) break;
+    for (uint32_t k = 1, last = 0; k <= r->n_experts; last = k++) {
+        struct corner c = {(double)(bytes_of(r, k) - bytes_of(r, last)), r->saved_us[k] - r->saved_us[last]};
+        while (n > 0 && c.us * pieces[n - 1].bytes >= pieces[n - 1].us * c.bytes) { // steeper than the one before it
+            c.bytes += pieces[n - 1].bytes;
+            c.us += pieces[n - 1].us;
             n--;
         }
-        corner[n++] = x;
+        pieces[n++] = c;
     }
+    while (n > 0 && pieces[n - 1].us <= 0) n--;
     return n;
 }
 
+static int compare_slopes(const void *a, const void *b) {
+    const struct corner *x = a, *y = b;
+    double left = x->us * y->bytes, right = y->us * x->bytes;
+    return (left < right) - (left > right);
+}
+
+// The corners of the sum, from the first behind 0 on. NULL without memory.
+static struct corner *list_corners(const struct atsi_hot_experts *h, uint32_t *n_corners) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < h->n_routers; i++) n += h->routers[i].n_experts;
+    struct corner *corners = calloc((size_t)n + 1, sizeof *corners);
+    *n_corners = 0;
+    for (uint32_t i = 0; corners && i < h->n_routers; i++)
+        *n_corners += list_pieces(&h->routers[i], corners + *n_corners);
+    if (corners) qsort(corners, *n_corners, sizeof *corners, compare_slopes);
+    for (uint32_t i = 1; i < *n_corners; i++) {
+        corners[i].bytes += corners[i - 1].bytes;
+        corners[i].us += corners[i - 1].us;
+    }
+    return corners;
+}
+
+// How far the corners between two points lie above the line between these; *next is the first behind `from`, and moves on to the first
+// behind `to`.
+static double bulge_of(const struct corner *corners, uint32_t n, uint32_t *next, struct corner from, struct corner to) {
+    double most_us = 0;
+    for (; *next < n && corners[*next].bytes <= to.bytes; ++*next) {
+        double part = (corners[*next].bytes - from.bytes) / (to.bytes - from.bytes);
+        most_us = fmax(most_us, corners[*next].us - from.us - part * (to.us - from.us));
+    }
+    return most_us;
+}
+
+// The function at `bytes`, behind corner i - 1 and not behind corner i.
+static double value_at(const struct corner *corners, uint32_t n, uint32_t i, double bytes) {
+    struct corner before = i > 0 ? corners[i - 1] : (struct corner){0, 0};
+    if (i == n) return before.us;
+    return before.us + (corners[i].us - before.us) * (bytes - before.bytes) / fmax(1, corners[i].bytes - before.bytes);
+}
+
 // A block ends at its part of the value or of the bytes, so that neither the hottest nor the coldest are in one too coarse.
-static void make_blocks(struct atsi_hot_experts *h, const uint32_t *corner, uint32_t n_corners) {
+static void make_blocks(struct atsi_hot_experts *h, const struct corner *corners, uint32_t n) {
     const uint32_t n_parts = ATSI_EXPERT_BLOCKS_MAX / 2 - 1; // by value and by bytes
-    const double *best_us = best_of(h, h->n_routers);
-    double value_us = best_us[h->n_granules];
-    uint32_t begin = 0;
+    struct corner from = {0, 0}, end = {.bytes = (double)h->n_granules * (double)h->granule_bytes};
+    uint32_t next = 0, i = 0, last = 0;
+    while (last < n && corners[last].bytes < end.bytes) last++;
+    end.us = value_at(corners, n, last, end.bytes);
     h->n_blocks = 0;
-    for (uint32_t i = 1; i < n_corners; i++) {
-        uint32_t end = corner[i];
-        double gain_us = best_us[end] - best_us[begin];
-        bool ends = gain_us * n_parts >= value_us || (uint64_t)(end - begin) * n_parts >= h->n_granules;
-        if (!(gain_us > 0) || (!ends && i + 1 < n_corners)) continue;
-        h->blocks[h->n_blocks++] = (struct atsi_expert_block){(end - begin) * h->granule_bytes, gain_us};
-        begin = end;
+    for (uint32_t x = 1; x <= h->n_granules; x++) {
+        struct corner to = {.bytes = (double)x * (double)h->granule_bytes};
+        while (i < n && corners[i].bytes < to.bytes) i++;
+        to.us = value_at(corners, n, i, to.bytes);
+        double gain_us = to.us - from.us, bytes = to.bytes - from.bytes;
+        bool ends = gain_us * n_parts >= end.us || bytes * n_parts >= end.bytes || x == h->n_granules;
+        if (!(gain_us > 0) || !ends) continue;
+        h->blocks[h->n_blocks++] =
+            (struct atsi_expert_block){(uint64_t)bytes, gain_us, bulge_of(corners, n, &next, from, to)};
+        from = to;
     }
 }
+
+// ---- the best numbers for every budget ----------------------------------------------------------------------------
 
 static void set_granules(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes) {
     uint64_t all_bytes = 0;
@@ -285,11 +353,12 @@ enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t mos
     size_t n = (size_t)h->n_granules + 1;
     free(h->best_us);
     h->best_us = calloc(n * (h->n_routers + 1), sizeof *h->best_us);
-    uint32_t *corner = calloc(n, sizeof *corner);
-    bool complete = h->best_us && corner;
+    uint32_t n_corners;
+    struct corner *corners = list_corners(h, &n_corners);
+    bool complete = h->best_us && corners;
     for (uint32_t i = 0; complete && i < h->n_routers; i++) add_router(h, i);
-    if (complete) make_blocks(h, corner, find_corners(h, corner));
-    free(corner);
+    if (complete) make_blocks(h, corners, n_corners);
+    free(corners);
     return complete ? ATSI_OK : no_memory(err);
 }
 
@@ -336,15 +405,23 @@ static void move_to_gpu(struct atsi_plan *plan, uint32_t router_unit) {
         if (plan->program.units[u].router_unit == (int32_t)router_unit) plan->program.units[u].backend = ATSI_GPU;
 }
 
-static enum atsi_status apply_router(const struct atsi_expert_router *r, uint32_t n, enum atsi_hit_rates rates,
+// Of n residents.
+static double hit_rate_of(const struct atsi_hot_experts *h, const struct atsi_expert_router *r, uint32_t n,
+                          enum atsi_hit_rates rates) {
+    double hit_rate = 0;
+    if (rates == ATSI_HITS_EVEN) return (double)n / r->n_experts;
+    if (!h->counted) return guessed_weight(n, ATSI_GUESS_BOLD) / guessed_weight(r->n_experts, ATSI_GUESS_BOLD);
+    for (uint32_t i = 0; i < n; i++) hit_rate += r->shares[i];
+    return fmin(1, hit_rate);
+}
+
+static enum atsi_status apply_router(const struct atsi_expert_router *r, uint32_t n, double hit_rate,
                                      struct atsi_resident_experts *out, struct atsi_error *err) {
-    double hit_rate = rates == ATSI_HITS_EVEN ? (double)n / r->n_experts : 0;
     out->ids = malloc(n * sizeof *out->ids);
     if (!out->ids) return no_memory(err);
     memcpy(out->ids, r->ids, n * sizeof *out->ids);
-    for (uint32_t i = 0; i < n && rates == ATSI_HITS_EXPECTED; i++) hit_rate += r->shares[i];
     out->n = n;
-    out->hit_rate = (float)fmin(1, hit_rate);
+    out->hit_rate = (float)hit_rate;
     return ATSI_OK;
 }
 
@@ -359,7 +436,7 @@ enum atsi_status atsi_hot_experts_apply(const struct atsi_hot_experts *h, struct
         if (!plan->resident_experts)
             plan->resident_experts = calloc(plan->program.n_units, sizeof *plan->resident_experts);
         if (!plan->resident_experts) return no_memory(err);
-        ATSI_TRY(apply_router(r, n, rates, &plan->resident_experts[r->unit], err));
+        ATSI_TRY(apply_router(r, n, hit_rate_of(h, r, n, rates), &plan->resident_experts[r->unit], err));
     }
     return ATSI_OK;
 }

@@ -23,6 +23,7 @@ struct atsi_expert_router {
 struct atsi_expert_block {
     uint64_t size_bytes;
     double value_us;
+    double bulge_us; // how much more than its part of the value a part of the bytes saves at most
 };
 
 enum {
@@ -30,8 +31,17 @@ enum {
     ATSI_EXPERT_GRANULES_MAX = 1 << 14 // of atsi_hot_experts_solve
 };
 
+// How unevenly routers are taken to choose when nothing has been counted: popularity falls as the rank to the power of -0.5, the flattest
+// that has been measured (docs/placement.md), or, for placements that even routers would make slow, -0.3.
+enum atsi_expert_guess {
+    ATSI_GUESS_BOLD = 0,
+    ATSI_GUESS_CAUTIOUS = 1,
+    ATSI_GUESSES = 2
+};
+
 struct atsi_hot_experts {
-    bool counted; // by statistics; else shares are the prior's
+    bool counted;                 // by statistics; else shares are guessed
+    enum atsi_expert_guess guess; // so
     struct atsi_expert_router *routers;
     uint32_t n_routers; // 0: nothing can be resident one by one
     // Set by atsi_hot_experts_solve:
@@ -43,13 +53,9 @@ struct atsi_hot_experts {
     uint32_t *n_resident; // [n_routers] as chosen last
 };
 
-// The part of a router's choices that goes to the expert of this rank when nothing has been counted: uneven as the rank to the power of
-// -ATSI_PRIOR_EXPONENT (docs/placement.md: the flattest that has been measured).
-#define ATSI_PRIOR_EXPONENT 0.5
-
 // Ranks the experts of every router of the plan whose experts the GPU has kernels for and that have matrices of more than
 // ATSI_SMALL_TENSOR_BYTES, but for routers behind which a unit is `held` [n_units] (pinned; NULL: none). By *stats, or NULL: in the order of
-// their ids, with the prior's shares. ATSI_BAD_INPUT when the statistics know nothing of one of these routers (the message names its
+// their ids, with shares by the bold guess. ATSI_BAD_INPUT when the statistics know nothing of one of these routers (the message names its
 // layer). Free with atsi_hot_experts_free whether it succeeds or not.
 enum atsi_status atsi_hot_experts_rank(const struct atsi_plan *plan, const struct atsi_routing_stats *stats,
                                        const bool *held, struct atsi_hot_experts *out, struct atsi_error *err);
@@ -57,6 +63,9 @@ void atsi_hot_experts_free(struct atsi_hot_experts *h);
 
 // Whether the router that unit i_unit depends on is among them.
 bool atsi_hot_experts_has(const struct atsi_hot_experts *h, const struct atsi_plan *plan, uint32_t i_unit);
+
+// Another guess from now on; nothing changes where experts have been counted. Numbers are to be priced and solved again.
+void atsi_hot_experts_guess(struct atsi_hot_experts *h, enum atsi_expert_guess guess);
 
 // Values every number of residents at the plan's times. A token: both processors work on the router's operations, divided as the runtime
 // divides them (runtime/schedule/hits.h), with a hand-over unless the GPU computes all slots; with all resident the GPU works alone. A
@@ -66,7 +75,8 @@ void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *
 
 // The best numbers of residents for every budget up to most_bytes, exactly: one number for each router, a dynamic program over routers and
 // granules. Sizes are rounded up to granules of granule_bytes, or more where that would make over ATSI_EXPERT_GRANULES_MAX. Sets
-// the blocks: pieces of the least concave function above what can be saved, the most worthwhile first.
+// the blocks: what bytes would save if any part of an expert could be resident, a concave function that no numbers exceed, byte by byte,
+// in pieces of whole granules, the most worthwhile first.
 enum atsi_status atsi_hot_experts_solve(struct atsi_hot_experts *h, uint64_t most_bytes, uint64_t granule_bytes,
                                         struct atsi_error *err);
 
@@ -75,7 +85,7 @@ double atsi_hot_experts_choose(struct atsi_hot_experts *h, uint64_t budget_bytes
 
 // Which hit rates a plan gets.
 enum atsi_hit_rates {
-    ATSI_HITS_EXPECTED, // the shares of what is resident
+    ATSI_HITS_EXPECTED, // the shares of what is resident, where nothing has been counted by the bold guess
     ATSI_HITS_EVEN      // as if every expert were chosen alike
 };
 // Makes what was chosen the plan's (plan->resident_experts). Units all of whose experts are resident go to the GPU instead.

@@ -1,5 +1,6 @@
 #include "planner/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +144,18 @@ static bool has_time(const struct measuring *m) {
     return atsi_clock_us() - m->start_us < m->options->seconds_max * 1e6;
 }
 
+// What any part of the operation takes, where rounds divide it.
+static enum atsi_status time_parts(struct measuring *m, struct atsi_bench_side *side, uint32_t i_op,
+                                   struct atsi_profile_point *point, struct atsi_error *err) {
+    const struct atsi_program *p = &m->plan->program;
+    const struct atsi_unit *unit = &p->units[atsi_program_unit_of(p, i_op)];
+    if (!atsi_op_is_divisible(p, &p->ops[i_op]) || !atsi_unit_is_promotable(unit)) return ATSI_OK;
+    const struct atsi_plan *plan = side->backend == ATSI_GPU ? &m->largest : m->plan;
+    ATSI_TRY(atsi_measure_fixed(side, plan, i_op, &point->fixed_us, &point->has_fixed, err));
+    point->fixed_us = fmin(point->fixed_us, point->us);
+    return ATSI_OK;
+}
+
 // The calmest of a few tries.
 static enum atsi_status time_item(struct measuring *m, struct atsi_bench_side *side, const struct item *item,
                                   struct atsi_error *err) {
@@ -158,6 +171,7 @@ static enum atsi_status time_item(struct measuring *m, struct atsi_bench_side *s
     }
     m->result->n_measured++;
     m->result->n_noisy += best.spread > noisy;
+    if (item->phase == ATSI_DECODE) ATSI_TRY(time_parts(m, side, item->i_op, &best, err));
     return atsi_profile_add_point(m->profile, side->backend, m->plan->program.ops[item->i_op].kind, item->work.dtype,
                                   item->phase, best, err);
 }
@@ -191,6 +205,8 @@ static enum atsi_status measure_gpu(struct measuring *m, const struct items *ite
     enum atsi_status status = atsi_bench_open_gpu(&m->largest, m->options->device, &side, err);
     if (status == ATSI_OK && m->profile->to_device.bytes_per_us <= 0) status = measure_link_once(m, err);
     if (status == ATSI_OK) status = time_items(m, &side, items, err);
+    if (status == ATSI_OK && m->profile->gpu_joined_us <= 0 && has_time(m))
+        status = atsi_measure_joined(&side, &m->largest, m->profile, &m->profile->gpu_joined_us, err);
     atsi_bench_close(&side);
     return status;
 }
@@ -208,6 +224,8 @@ static enum atsi_status measure_cpu(struct measuring *m, const struct items *ite
     if (items->n == 0 && !contends) return ATSI_OK;
     enum atsi_status status = atsi_bench_open_cpu(m->plan, m->options->n_threads, &side, err);
     if (status == ATSI_OK) status = time_items(m, &side, items, err);
+    if (status == ATSI_OK && m->profile->cpu_start_us <= 0 && has_time(m))
+        status = atsi_measure_start(&side, m->plan, &m->profile->cpu_start_us, err);
     if (status == ATSI_OK && contends && has_time(m))
         status = atsi_measure_contention(m->plan, &side, m->options->device, m->profile, err);
     atsi_bench_close(&side);

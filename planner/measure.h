@@ -37,6 +37,21 @@ enum atsi_status atsi_measure(const struct atsi_plan *plan, const struct atsi_me
 enum atsi_status atsi_measure_link(struct atsi_device *device, struct atsi_device_profile *profile,
                                    struct atsi_error *err);
 
+// What of a divisible operation's time in a round of one token does not shrink with the part of its rows or slots that is computed: a line
+// through the times of its parts (measure_parts.c). *found: whether it has parts. `side` is open for the plan.
+enum atsi_status atsi_measure_fixed(struct atsi_bench_side *side, const struct atsi_plan *plan, uint32_t i_op,
+                                    double *fixed_us, bool *found, struct atsi_error *err);
+// What a list of operations takes the CPU beside them: one that stands alone after a pause against many in one list. Without divisible
+// operations *start_us stays.
+enum atsi_status atsi_measure_start(struct atsi_bench_side *cpu, const struct atsi_plan *plan, double *start_us,
+                                    struct atsi_error *err);
+
+// How much less an operation without a big matrix takes the device among others of a layer than alone, on average: the layer's operations in a
+// row against the sum of their points in the profile. Where one has no point *joined_us stays.
+enum atsi_status atsi_measure_joined(struct atsi_bench_side *gpu, const struct atsi_plan *plan,
+                                     const struct atsi_device_profile *profile, double *joined_us,
+                                     struct atsi_error *err);
+
 // How much slower the CPU, copies and reading in place are at the same time than alone (formats/plan.h), with the largest matrix of the plan
 // that can be promoted; without one *profile stays. `cpu` is where the CPU computes, open for the plan. Afterwards: the matrix has a
 // point on the GPU, if there was time for one.

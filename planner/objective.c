@@ -4,6 +4,7 @@
 
 #include "planner/budget.h"
 #include "planner/cost.h"
+#include "runtime/schedule/shares.h"
 
 struct atsi_objective atsi_objective_of(const struct atsi_plan *plan, double prefill_weight) {
     double decode_us = 0, prefill_us = 0;
@@ -26,7 +27,8 @@ double atsi_streamed_us(const struct atsi_plan *plan, uint32_t i_unit, enum atsi
     if (phase == ATSI_PREFILL) return fminf(t->cpu_us, fmaxf(t->transfer_us, t->gpu_us));
     double cpu_us = t->cpu_us * plan->contention.cpu_beside_link,
            gpu_us = t->transfer_us * plan->contention.link_in_place + t->gpu_us;
-    return cpu_us > 0 ? fmin(t->cpu_us, 1 / (1 / cpu_us + 1 / fmax(gpu_us, 1e-6))) : 0;
+    double part = atsi_even_part(cpu_us, t->cpu_fixed_us, gpu_us, t->gpu_fixed_us);
+    return part < 1 ? fmin(t->cpu_us, t->cpu_fixed_us + (1 - part) * (cpu_us - t->cpu_fixed_us)) : gpu_us;
 }
 
 void atsi_objective_units(const struct atsi_objective *o, const struct atsi_plan *plan, bool streamed,

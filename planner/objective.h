@@ -20,7 +20,7 @@ double atsi_objective_us(const struct atsi_objective *o, const struct atsi_plan 
                          double prefill_us);
 
 // What a unit that stays on the CPU costs a round in which the link carries such units too. A token: both processors work through it
-// at the same time, each slower for the other (plan->contention), so their rates add up. A chunk: the link alone keeps up with the GPU, or
+// at the same time, each slower for the other (plan->contention), and end together, each having paid its fixed part. A chunk: the link alone keeps up with the GPU, or
 // it does not.
 double atsi_streamed_us(const struct atsi_plan *plan, uint32_t i_unit, enum atsi_phase phase);
 

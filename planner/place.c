@@ -99,8 +99,8 @@ static enum atsi_status consider(struct atsi_problem *s, struct atsi_candidate c
 }
 
 // The best of one method with the plan's present chunk.
-static enum atsi_status try_method(struct atsi_problem *s, enum atsi_place_method method, struct bests *bests,
-                                   struct atsi_error *err) {
+static enum atsi_status try_method(struct atsi_problem *s, enum atsi_place_method method, enum atsi_expert_guess guess,
+                                   struct bests *bests, struct atsi_error *err) {
     enum {
         MAX_REGIONS = 8
     };
@@ -109,8 +109,11 @@ static enum atsi_status try_method(struct atsi_problem *s, enum atsi_place_metho
     int n_prices = s->options->goal == ATSI_PLACE_STATIC ? 1 : 2;
     for (uint32_t i = 0; i < n_regions; i++)
         for (int streamed = 0; streamed < n_prices; streamed++) {
-            struct atsi_candidate c = {
-                .chunk = s->plan->limits.chunk, .temp_bytes = regions[i], .method = method, .streamed = streamed != 0};
+            struct atsi_candidate c = {.chunk = s->plan->limits.chunk,
+                                       .temp_bytes = regions[i],
+                                       .method = method,
+                                       .streamed = streamed != 0,
+                                       .guess = guess};
             ATSI_TRY(consider(s, c, bests, err));
         }
     return ATSI_OK;
@@ -119,9 +122,9 @@ static enum atsi_status try_method(struct atsi_problem *s, enum atsi_place_metho
 static enum atsi_status find_bests(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
     bool by_unit = s->options->experts != ATSI_EXPERTS_SINGLE;
     *bests = no_bests();
-    if (by_unit) ATSI_TRY(try_method(s, ATSI_PLACE_UNDIVIDED, bests, err));
-    if (by_unit && s->has_experts) ATSI_TRY(try_method(s, ATSI_PLACE_PARTITION, bests, err));
-    return s->hot.n_routers > 0 ? try_method(s, ATSI_PLACE_SINGLE_EXPERTS, bests, err) : ATSI_OK;
+    if (by_unit) ATSI_TRY(try_method(s, ATSI_PLACE_UNDIVIDED, ATSI_GUESS_BOLD, bests, err));
+    if (by_unit && s->has_experts) ATSI_TRY(try_method(s, ATSI_PLACE_PARTITION, ATSI_GUESS_BOLD, bests, err));
+    return s->hot.n_routers > 0 ? try_method(s, ATSI_PLACE_SINGLE_EXPERTS, ATSI_GUESS_BOLD, bests, err) : ATSI_OK;
 }
 
 // Makes `chunk` the plan's and prices its prefill.
@@ -138,17 +141,32 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
     return ATSI_OK;
 }
 
-// A prior promises nothing: the way that rests on it is left where routers that choose all experts alike would make it worse than the
-// best of the others by more than two hundredths, less than predictions are off by.
-static enum atsi_status distrust_prior(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
-    struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
-    struct bests others = *bests;
-    if (s->hot.counted || best_of(bests) != single) return ATSI_OK;
-    others.of[ATSI_PLACE_SINGLE_EXPERTS].score = INFINITY;
+// A guess promises nothing: what rests on it is left where routers that choose all experts alike would make it worse than the best of the
+// other ways by more than this (docs/placement.md, "When nothing has been counted").
+static const double most_even_loss = 0.10;
+
+static enum atsi_status may_rest_on_guess(struct atsi_problem *s, const struct best *single, double other_score,
+                                          bool *may, struct atsi_error *err) {
     struct atsi_candidate c = single->candidate;
     ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EVEN, err));
     double score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us);
-    if (score > best_of(&others)->score * 1.02) *bests = others;
+    *may = score <= other_score * (1 + most_even_loss);
+    return ATSI_OK;
+}
+
+// The boldest guess that may be rested on, if it is the best way then.
+static enum atsi_status choose_guess(struct atsi_problem *s, struct bests *bests, struct atsi_error *err) {
+    struct best *single = &bests->of[ATSI_PLACE_SINGLE_EXPERTS];
+    struct bests others = *bests;
+    others.of[ATSI_PLACE_SINGLE_EXPERTS].score = INFINITY;
+    for (int guess = ATSI_GUESS_BOLD; !s->hot.counted && best_of(bests) == single;) {
+        bool may;
+        ATSI_TRY(may_rest_on_guess(s, single, best_of(&others)->score, &may, err));
+        if (may) break;
+        single->score = INFINITY;
+        if (++guess == ATSI_GUESSES) break;
+        ATSI_TRY(try_method(s, ATSI_PLACE_SINGLE_EXPERTS, (enum atsi_expert_guess)guess, bests, err));
+    }
     return ATSI_OK;
 }
 
@@ -169,7 +187,7 @@ static enum atsi_status try_chunk(struct atsi_problem *s, uint32_t chunk, struct
     if (!option->fits) return ATSI_OK;
     ATSI_TRY(find_bests(s, &here, err));
     merge_bests(tried, &here);
-    ATSI_TRY(distrust_prior(s, &here, err));
+    ATSI_TRY(choose_guess(s, &here, err));
     merge_bests(bests, &here);
     const struct best *best = best_of(&here);
     option->decode_us = best->candidate.decode_us;
@@ -198,6 +216,7 @@ static enum atsi_status settle(struct atsi_problem *s, const struct atsi_candida
     };
     struct atsi_plan *plan = s->plan;
     struct atsi_milp_options milp = atsi_milp_defaults();
+    milp.fine_bytes = ATSI_ALIGNMENT; // of which what is placed is made
     struct atsi_solve_result result;
     milp.seconds_max = s->options->certify_seconds;
     ATSI_TRY(take_chunk(s, c->chunk, out, err));
@@ -330,6 +349,7 @@ enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_pro
     ATSI_TRY(make_times(plan, err));
     snprintf(plan->device, sizeof plan->device, "%s", profile->name);
     plan->contention = profile->contention;
+    plan->cpu_start_us = atsi_device_profile_knows_parts(profile, ATSI_CPU) ? profile->cpu_start_us : 0;
     atsi_plan_drop_resident_experts(plan);
     enum atsi_status status = atsi_problem_open(&s, plan, profile, options, err);
     if (status == ATSI_OK)

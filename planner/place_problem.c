@@ -40,14 +40,17 @@ enum atsi_status atsi_problem_units(struct atsi_problem *s, bool streamed, struc
     return apply_pins(s, err);
 }
 
-// Prices depend on chunk and streaming alone, not on the region. While candidates are searched, in granules four times as large: what
+// Prices depend on chunk, streaming and guess alone, not on the region. While candidates are searched, in granules four times as large: what
 // that leaves is filled expert by expert anyway.
 static enum atsi_status price_experts(struct atsi_problem *s, const struct atsi_candidate *c, uint64_t granularity,
                                       bool settles, struct atsi_error *err) {
     if (!settles) granularity *= 4;
     struct atsi_priced last = s->priced;
-    if (last.chunk == c->chunk && last.streamed == c->streamed && last.granularity == granularity) return ATSI_OK;
-    s->priced = (struct atsi_priced){c->chunk, c->streamed, granularity};
+    if (last.chunk == c->chunk && last.streamed == c->streamed && last.guess == c->guess &&
+        last.granularity == granularity)
+        return ATSI_OK;
+    s->priced = (struct atsi_priced){c->chunk, c->streamed, c->guess, granularity};
+    atsi_hot_experts_guess(&s->hot, c->guess);
     atsi_hot_experts_price(&s->hot, s->plan, &s->objective, c->streamed);
     return atsi_hot_experts_solve(&s->hot, s->free_bytes, granularity, err);
 }
@@ -61,8 +64,8 @@ static enum atsi_status fill_single_experts(struct atsi_problem *s, const struct
     for (uint32_t i = 0; i < n; i++)
         if (atsi_hot_experts_has(&s->hot, s->plan, i)) s->units[i].fix = ATSI_FIX_CPU;
     for (uint32_t i = 0; i < s->hot.n_blocks; i++)
-        s->units[n + i] =
-            (struct atsi_solve_unit){.size_bytes = s->hot.blocks[i].size_bytes, .t_cpu_us = s->hot.blocks[i].value_us};
+        s->units[n + i] = (struct atsi_solve_unit){
+            .size_bytes = s->hot.blocks[i].size_bytes, .t_cpu_us = s->hot.blocks[i].value_us, .is_divisible = true};
     return ATSI_OK;
 }
 
@@ -164,17 +167,17 @@ static uint64_t bytes_for_experts(const struct atsi_problem *s, const struct ats
     return left + (both_ends ? atsi_budget_shared(s->plan) : 0);
 }
 
-// The solver took blocks, the placement has numbers of experts. Blocks lie on a concave function that no numbers exceed (hot_experts.h), so
-// what is possible beyond whole blocks is less than the largest of them.
+// The solver took blocks, the placement has numbers of experts. Blocks lie on a concave function that no numbers exceed (hot_experts.h); the
+// bound holds for parts of blocks in proportion, which that function exceeds by the bulge of one block at most.
 static void count_single_experts(const struct atsi_problem *s, double experts_us, struct atsi_solve_result *result) {
-    double blocks_us = 0, largest_us = 0;
+    double blocks_us = 0, bulge_us = 0;
     for (uint32_t i = 0; i < s->hot.n_blocks; i++) {
         if (s->placement[s->plan->program.n_units + i] == ATSI_GPU) blocks_us += s->hot.blocks[i].value_us;
-        largest_us = fmax(largest_us, s->hot.blocks[i].value_us);
+        bulge_us = fmax(bulge_us, s->hot.blocks[i].bulge_us);
     }
     result->value.objective_us += experts_us - blocks_us;
     if (result->milp.status == ATSI_MILP_SKIPPED) return;
-    result->milp.bound_us += largest_us;
+    result->milp.bound_us += bulge_us;
     result->milp.status = ATSI_MILP_BOUNDED;
     double objective = result->value.objective_us;
     result->gap = fmax(0, result->milp.bound_us - objective) / fmax(1, fabs(objective));

@@ -11,6 +11,7 @@ struct atsi_candidate {
     uint64_t temp_bytes;
     enum atsi_place_method method;
     bool streamed;
+    enum atsi_expert_guess guess; // that numbers of single experts rest on where nothing has been counted
     double decode_us, prefill_us; // as predicted
 };
 
@@ -18,6 +19,7 @@ struct atsi_candidate {
 struct atsi_priced {
     uint32_t chunk; // 0: nothing yet
     bool streamed;
+    enum atsi_expert_guess guess;
     uint64_t granularity;
 };
 

@@ -100,6 +100,24 @@ static enum atsi_status fit_line(const struct points *points, struct atsi_profil
     return ATSI_OK;
 }
 
+double atsi_profile_fixed_of(const double *parts, const double *us, int n) {
+    enum {
+        MOST = 16
+    };
+    double slopes[MOST * MOST], left[MOST], least_us = us[0], spread;
+    int n_slopes = 0;
+    if (n > MOST) n = MOST;
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n; k++)
+            if (parts[k] != parts[i]) slopes[n_slopes++] = (us[k] - us[i]) / (parts[k] - parts[i]);
+    double slope = n_slopes ? fmax(0, atsi_median(slopes, n_slopes, &spread)) : 0;
+    for (int i = 0; i < n; i++) {
+        left[i] = us[i] - slope * parts[i];
+        least_us = fmin(least_us, us[i]);
+    }
+    return fmin(fmax(0, atsi_median(left, n, &spread)), least_us);
+}
+
 static enum atsi_status fit_cost(struct atsi_device_profile *p, enum atsi_backend side, uint32_t op, uint32_t dtype,
                                  enum atsi_phase phase, struct atsi_error *err) {
     struct points points;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/escape.h"
 #include "formats/base/size.h"
 
 struct size_text {
@@ -125,8 +126,10 @@ enum atsi_status atsi_report_info(FILE *out, const struct atsi_plan_file *file, 
                                   : "none");
     if (!plan->vocab_only) print_plan(out, plan);
     for (const char *line = plan->notes; line && *line;) {
-        int length = (int)strcspn(line, "\n");
-        fprintf(out, "note       %.*s\n", length, line);
+        char shown[1024];
+        size_t length = strcspn(line, "\n");
+        atsi_escape(shown, sizeof shown, line, length);
+        fprintf(out, "note       %s\n", shown);
         line += length + (line[length] == '\n');
     }
     return ATSI_OK;

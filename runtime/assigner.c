@@ -46,24 +46,25 @@ static enum atsi_status decide(struct atsi_assigner *a, const struct atsi_assign
     return ATSI_OK;
 }
 
-static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job *job, struct atsi_error *err) {
-    double best_us = 0;
+// Decides for the use whose rounds should be the shortest. A decision stands until the next, so one that is not the last is made again.
+static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job *job, struct atsi_assignment *out,
+                               double *forecast_us, struct atsi_error *err) {
+    double best_us = INFINITY;
     for (int use = 0; use < ATSI_LINK_USES; use++) {
-        struct atsi_assignment assignment;
-        double us;
-        ATSI_TRY(decide(a, job, (enum atsi_link_use)use, &assignment, &us, err));
-        if (use > 0 && us >= best_us) continue;
-        best_us = us;
+        ATSI_TRY(decide(a, job, (enum atsi_link_use)use, out, forecast_us, err));
+        if (*forecast_us >= best_us) continue;
+        best_us = *forecast_us;
         job->wish.use = (enum atsi_link_use)use;
     }
-    return ATSI_OK;
+    bool stands = (int)job->wish.use == ATSI_LINK_USES - 1;
+    return stands ? ATSI_OK : decide(a, job, job->wish.use, out, forecast_us, err);
 }
 
 static enum atsi_status prepare(struct atsi_assigner *a, struct atsi_assigner_result *r, struct atsi_error *err) {
     struct atsi_assignment assignment;
     if (r->job.residents) atsi_dispatcher_take_residents(a->dispatcher, r->job.residents);
-    if (r->job.choose) ATSI_TRY(choose(a, &r->job, err));
-    ATSI_TRY(decide(a, &r->job, r->job.wish.use, &assignment, &r->forecast_us, err));
+    ATSI_TRY(r->job.choose ? choose(a, &r->job, &assignment, &r->forecast_us, err)
+                           : decide(a, &r->job, r->job.wish.use, &assignment, &r->forecast_us, err));
     r->decision = atsi_dispatcher_last(a->dispatcher);
     // Capturing launches takes most of the time by far: only what is wanted is captured.
     if (r->job.most_us > 0 && r->forecast_us > r->job.most_us) return ATSI_OK;

@@ -137,7 +137,10 @@ static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_l
                      d->units);
     for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         d->units[u].home = d->homes[u];
-        if (factors) d->units[u].t_cpu_us *= factors[u].cpu;
+        if (factors) {
+            d->units[u].t_cpu_us *= factors[u].cpu;
+            d->units[u].cpu_fixed_us *= factors[u].cpu;
+        }
         if (d->travel[u] == ATSI_TRAVELS_STAGED) d->units[u].transfer_us *= d->staged_slowdown;
         if (d->homes[u] == ATSI_CPU && !atsi_travels_for(d->travel[u], n_tokens))
             d->units[u].size_bytes = temp_bytes + 1;

@@ -201,15 +201,16 @@ void atsi_executor_free(struct atsi_executor *x) {
 
 // ---- states -------------------------------------------------------------------------------------------------------
 
+// From the host's activations, of which nothing is needed between texts: a driver that pins little may have nothing left.
 static enum atsi_status zero_device_state(struct atsi_executor *x, uint32_t i, struct atsi_error *err) {
-    uint64_t bytes = state_bytes(x, i);
-    void *zeros, *zeros_dev;
-    ATSI_TRY(x->device->ops->host_alloc(x->device, bytes, &zeros, &zeros_dev, err));
-    memset(zeros, 0, bytes);
-    enum atsi_status status = x->device->ops->copy_to_device(x->stream, x->device_states[i], zeros, bytes, err);
-    if (status == ATSI_OK) status = x->device->ops->stream_sync(x->stream, err);
-    x->device->ops->host_free(x->device, zeros);
-    return status;
+    uint64_t bytes = state_bytes(x, i), step = x->plan->limits.compute_bytes ? x->plan->limits.compute_bytes : 1;
+    char *zeros = x->sides[ATSI_CPU].compute, *state = x->device_states[i];
+    memset(zeros, 0, step < bytes ? step : bytes);
+    for (uint64_t at = 0; at < bytes; at += step) {
+        uint64_t n = bytes - at < step ? bytes - at : step;
+        ATSI_TRY(x->device->ops->copy_to_device(x->stream, state + at, zeros, n, err));
+    }
+    return x->device->ops->stream_sync(x->stream, err);
 }
 
 static enum atsi_status place_state(struct atsi_executor *x, uint32_t i, enum atsi_backend backend,

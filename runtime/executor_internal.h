@@ -3,6 +3,7 @@
 #ifndef ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 #define ATSI_RUNTIME_EXECUTOR_INTERNAL_H
 
+#include "kernels/narrow_call.h"
 #include "runtime/executor.h"
 #include "runtime/launcher.h"
 #include "runtime/recorder.h"

@@ -221,7 +221,7 @@ static void build_calls(struct preparation *q) {
         out->calls[i].resident.chosen = atsi_routing_place(x->routing, s->op, s->backend);
         divide_call(q, s, &out->calls[i]);
         if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
-            atsi_side_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
+            atsi_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
     }
 }
 

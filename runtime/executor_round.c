@@ -114,12 +114,16 @@ static bool is_recorded(const struct atsi_executor *x) {
     return x->device && (uint32_t)x->round->n_tokens == x->now->n_tokens;
 }
 
+static double most_us(const struct atsi_executor *x, uint32_t i_action) {
+    return x->now->cost.splits[i_action].most_us;
+}
+
 void executor_note_host(struct atsi_executor *x, uint32_t i, double started_us) {
     const struct atsi_action *a = &x->now->script.actions[i];
     char name[2 * ATSI_NAME_CAP + 8] = "wait";
     double took_us = atsi_clock_us() - started_us;
     if (a->kind == ATSI_ACTION_CPU && is_recorded(x))
-        atsi_recorder_note_cpu(recorder_of(x), &x->now->recent_us[i], took_us);
+        atsi_recorder_note_cpu(recorder_of(x), &x->now->recent_us[i], took_us, most_us(x, i));
     if (!x->trace || (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT)) return;
     if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
     atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, took_us);
@@ -149,7 +153,7 @@ static enum atsi_status report_device(struct atsi_executor *x, struct atsi_error
         float took_us;
         if (!run->n) continue;
         ATSI_TRY(x->device->ops->event_elapsed_us(run->began, run->ended, &took_us, err));
-        if (is_recorded(x)) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], took_us);
+        if (is_recorded(x)) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], took_us, most_us(x, i));
         if (x->trace) ATSI_TRY(trace_run(x, i, run, took_us, err));
         run->n = 0;
     }
@@ -200,7 +204,7 @@ static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_er
         float us;
         if (x->now->script.actions[i].kind != ATSI_ACTION_AWAIT) continue;
         ATSI_TRY(atsi_transfers_took(x->transfers, k++, &timed, &us, err));
-        if (timed) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us);
+        if (timed) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us, 0);
     }
     return ATSI_OK;
 }

@@ -64,6 +64,13 @@ static enum atsi_status decode(const struct atsi_model *m, struct atsi_session *
     return ATSI_OK;
 }
 
+// The last token is not read into the session.
+static uint32_t tokens_to_read(const struct atsi_session *s, const struct atsi_generate_params *params) {
+    uint32_t n_left = s->n_ctx - s->n_past;
+    if (params->n_predict < 0 || params->n_predict > n_left) return n_left;
+    return params->n_predict > 0 ? (uint32_t)params->n_predict - 1 : 0;
+}
+
 enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_session *session,
                                struct atsi_sampler *sampler, const int32_t *prompt, uint32_t n,
                                atsi_on_logits *on_logits, void *logits_context,
@@ -74,6 +81,7 @@ enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_sessi
     result->n_prompt = n;
     result->end_id = -1;
     for (uint32_t i = 0; i < n; i++) atsi_sampler_accept(sampler, prompt[i]);
+    atsi_session_expect(session, 0);
     enum atsi_status status = atsi_session_append(session, prompt, n, on_logits, logits_context, err);
     result->prefill_us = atsi_clock_us() - started_us;
     if (status == ATSI_INTERRUPTED) {
@@ -83,5 +91,6 @@ enum atsi_status atsi_generate(const struct atsi_model *model, struct atsi_sessi
     ATSI_TRY(status);
     // Picking a token checks the logits; where none is to be picked they are checked here.
     if (params->n_predict == 0) ATSI_TRY(atsi_session_check_logits(session, err));
+    atsi_session_expect(session, tokens_to_read(session, params));
     return decode(model, session, sampler, params, result, err);
 }

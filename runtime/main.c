@@ -248,17 +248,19 @@ static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
                                                  .no_split_rows = r->o->no_split_rows || r->o->no_async,
                                                  .staged_slowdown =
                                                      atsi_pinned_ring_slowdown(r->weights.ring, &r->model.plan)};
-    struct atsi_session_params session = {
-        .executor = &params,
-        .rescheduling = {.epsilon = r->o->reschedule_threshold,
-                         .tau = r->o->reschedule_interval,
-                         .never = r->o->no_reschedule,
-                         .in_turn = r->o->reschedule_in_turn,
-                         .log = r->decisions,
-                         .experts = &r->weights.experts},
-        .exchange = {.weights = &r->weights, .routing = r->routing, .never = r->o->no_exchange},
-        .chunk = r->o->chunk,
-        .stop = &interrupted};
+    struct atsi_session_params session = {.executor = &params,
+                                          .rescheduling = {.epsilon = r->o->reschedule_threshold,
+                                                           .tau = r->o->reschedule_interval,
+                                                           .never = r->o->no_reschedule,
+                                                           .in_turn = r->o->reschedule_in_turn,
+                                                           .log = r->decisions,
+                                                           .experts = &r->weights.experts},
+                                          .exchange = {.weights = &r->weights,
+                                                       .routing = r->routing,
+                                                       .never = r->o->no_exchange,
+                                                       .never_large = r->o->no_large_exchange},
+                                          .chunk = r->o->chunk,
+                                          .stop = &interrupted};
     ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
     ATSI_TRY(atsi_session_create(&session, &r->session, err));
     follow_reserve(r);

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-// Device times are rarer than those of the CPU, so each counts for more.
-static const double cpu_weight = 0.25, device_weight = 0.5;
+// Device times are rarer than those of the CPU, so each counts for more; less where tokens differ.
+static const double cpu_weight = 0.25, device_weight = 0.5, uneven_weight = 0.2;
 static const double prior_share = 0.01; // of the round, stands for what was known before
 static const double least_scale = 0.1;  // what takes no time to speak of must not seem to change all the time
 static const double handover_weight = 0.125, noticeable_handover_us = 500;
@@ -20,19 +20,21 @@ bool atsi_recorder_times_device(const struct atsi_recorder *r) {
     return early || r->n_looks > 0 || r->n_rounds % ATSI_RECORDER_PERIOD == ATSI_RECORDER_PERIOD - 1;
 }
 
-static void note(const struct atsi_recorder *r, float *recent_us, double us, double weight) {
-    double before = *recent_us;
+static void note(const struct atsi_recorder *r, float *recent_us, double us, double most_us, double weight) {
+    double before = *recent_us, slowest = fmax(1, fmax(r->scales.cpu, fmax(r->scales.gpu, r->scales.link)));
+    double limit_us = fmax(ATSI_RECORDER_CLIP * before, most_us * slowest);
     if (r->n_rounds == 0) return;
-    if (before > 0 && us > ATSI_RECORDER_CLIP * before) us = ATSI_RECORDER_CLIP * before;
+    if (before > 0 && us > limit_us) us = limit_us;
+    if (most_us > 0) weight = fmin(weight, uneven_weight);
     *recent_us = (float)(before > 0 ? before + weight * (us - before) : us);
 }
 
-void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us) {
-    note(r, recent_us, us, cpu_weight);
+void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us, double most_us) {
+    note(r, recent_us, us, most_us, cpu_weight);
 }
 
-void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us) {
-    note(r, recent_us, us, device_weight);
+void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us, double most_us) {
+    note(r, recent_us, us, most_us, device_weight);
 }
 
 struct tally {

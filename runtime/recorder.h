@@ -3,7 +3,9 @@
 // CPU splits are timed in every round (two clock reads each). Splits of the device and transfers need two events each, so they are
 // timed in a few rounds after an assignment changes, then in every ATSI_RECORDER_PERIOD-th, and when asked for
 // (atsi_recorder_look). Each split keeps an exponentially weighted time; one sample counts for at most ATSI_RECORDER_CLIP times what
-// its split took before, so that a hiccup is not taken for a load.
+// its split took before, so that a hiccup is not taken for a load. Where slots are divided token by token a split takes some microseconds
+// when all experts are resident and ten times that when one crosses the link: there a sample counts whole up to what all slots would take,
+// or the mean of both kinds would come out too low, and for less, since both kinds alternate.
 #ifndef ATSI_RUNTIME_RECORDER_H
 #define ATSI_RUNTIME_RECORDER_H
 
@@ -27,9 +29,10 @@ void atsi_recorder_look(struct atsi_recorder *r);
 // Whether the device is to be timed in the coming round.
 bool atsi_recorder_times_device(const struct atsi_recorder *r);
 
-// A split took us in this round. *recent_us: what it took lately, 0 at first; the first round after a change is not counted.
-void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us);
-void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us);
+// A split took us in this round. *recent_us: what it took lately, 0 at first; the first round after a change is not counted. most_us: of its
+// cost (script_cost.h).
+void atsi_recorder_note_cpu(const struct atsi_recorder *r, float *recent_us, double us, double most_us);
+void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, double us, double most_us);
 // The round is over. Renews the scales: for each resource the recent times of its splits by what the plan says of them. A split that uses two
 // resources counts for each in proportion to its cost at the scales before. What hardly runs says little: a resource's
 // scale leans on the one before as if 1 % of the round had shown it again. One that is not seen at all slowly returns to 1, or nobody

@@ -185,6 +185,14 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
     return adopt(r, &r->ahead, "taken over", err);
 }
 
+void atsi_rescheduler_decide_again(struct atsi_rescheduler *r) {
+    if (r->assigned_for < 2 || r->returns) return;
+    take_ahead(r);
+    if (r->has_ahead) atsi_assigner_discard(r->assigner, r->ahead.prepared);
+    r->has_ahead = false;
+    ask(r, 1);
+}
+
 // ---- another load -------------------------------------------------------------------------------------------------
 
 static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {

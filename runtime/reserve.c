@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "formats/base/clock.h"
+#include "runtime/routing.h"
 #include "runtime/side.h"
 
 static const double poll_us = 1e4;       // at most so often,
@@ -33,7 +34,8 @@ uint64_t atsi_vram_of_states(const struct atsi_plan *plan, uint32_t n_ctx) {
 
 uint64_t atsi_pinned_beside_weights(const struct atsi_plan *plan, uint32_t n_ctx) {
     const uint64_t marks_and_rows = 64 << 10; // and what the driver rounds up
-    return plan->limits.compute_bytes + bytes_of_states(plan, ATSI_CPU, n_ctx) + marks_and_rows;
+    return plan->limits.compute_bytes + bytes_of_states(plan, ATSI_CPU, n_ctx) +
+           atsi_routing_pinned_bytes(&plan->program, plan->limits.chunk) + marks_and_rows;
 }
 
 uint64_t atsi_vram_beside_weights(const struct atsi_plan *plan, struct atsi_device *device, uint32_t n_ctx) {

@@ -20,6 +20,16 @@ static uint64_t ids_count(const struct atsi_routing *r) {
     return (uint64_t)(r->stats.n_layers ? r->stats.n_layers : 1) * r->n_tokens_max * r->n_used_max;
 }
 
+uint64_t atsi_routing_pinned_bytes(const struct atsi_program *p, uint32_t n_tokens_max) {
+    uint64_t n_routers = 0, n_used_max = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != ATSI_OP_ROUTER) continue;
+        n_routers++;
+        if (p->ops[i].u.router.n_used > n_used_max) n_used_max = p->ops[i].u.router.n_used;
+    }
+    return (n_routers ? n_routers : 1) * n_tokens_max * (n_used_max ? n_used_max : 1) * sizeof(int32_t);
+}
+
 static enum atsi_status alloc_ids(struct atsi_routing *r, struct atsi_error *err) {
     uint64_t bytes = ids_count(r) * sizeof *r->ids;
     void *host = NULL, *dev = NULL;

@@ -15,6 +15,8 @@ struct atsi_routing;
 enum atsi_status atsi_routing_create(const struct atsi_program *p, uint32_t n_tokens_max, struct atsi_device *device,
                                      struct atsi_routing **out, struct atsi_error *err);
 void atsi_routing_free(struct atsi_routing *r); // NULL fine
+// At most what a counter takes of pinned memory.
+uint64_t atsi_routing_pinned_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
 
 // Where op i_op is to write its ids of a round for a second time (kernels/op_call.h, `chosen`), as an address of that side; NULL for ops
 // that are no routers, and without a counter (r NULL).

@@ -16,9 +16,10 @@ static uint32_t count_token_ids(const struct atsi_program *p) {
 }
 
 static enum atsi_status open_exchange(struct atsi_session *s, const struct atsi_exchange_params *params,
-                                      struct atsi_error *err) {
+                                      struct atsi_trace *trace, struct atsi_error *err) {
     struct atsi_exchange_params p = *params;
     p.executor = s->executor;
+    p.trace = trace;
     if (!p.weights || p.weights->experts.n_routers == 0) return ATSI_OK;
     return atsi_exchange_create(&p, &s->exchange, err);
 }
@@ -38,7 +39,7 @@ static enum atsi_status open_session(struct atsi_session *s, const struct atsi_s
     if (!s->last_logits || !s->output_rows)
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     ATSI_TRY(atsi_executor_create(&p, &s->executor, err));
-    ATSI_TRY(open_exchange(s, &params->exchange, err));
+    ATSI_TRY(open_exchange(s, &params->exchange, p.trace, err));
     return atsi_rescheduler_open(&s->rescheduler, s->executor, s->dispatcher, p.trace, &params->rescheduling, err);
 }
 
@@ -85,6 +86,8 @@ static enum atsi_status follow_reserve(struct atsi_session *s, struct atsi_error
     take_homes(s);
     return ATSI_OK;
 }
+
+void atsi_session_expect(struct atsi_session *s, uint32_t n_tokens) { atsi_exchange_expect(s->exchange, n_tokens); }
 
 enum atsi_status atsi_session_idle(struct atsi_session *s, struct atsi_error *err) { return follow_reserve(s, err); }
 
@@ -136,6 +139,15 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
     return ATSI_OK;
 }
 
+// Behind a prompt the assignment is decided while the experts that it wanted are on their way.
+static enum atsi_status assign_round(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
+    bool exchanges;
+    ATSI_TRY(atsi_exchange_before_text(s->exchange, n_tokens, &exchanges, err));
+    if (exchanges) atsi_rescheduler_decide_again(&s->rescheduler);
+    ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_tokens, err));
+    return atsi_exchange_before_round(s->exchange, n_tokens, err);
+}
+
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err) {
     ATSI_TRY(check_tokens(s, ids, n, err));
@@ -155,8 +167,7 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
         sink.first = done;
         if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
         ATSI_TRY(follow_reserve(s, err));
-        ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_round, err));
-        ATSI_TRY(atsi_exchange_before_round(s->exchange, n_round, err));
+        ATSI_TRY(assign_round(s, n_round, err));
         if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
         ATSI_TRY(run_round(s, &r, err));
         done += n_round;

@@ -31,7 +31,7 @@ struct atsi_session_params {
     struct atsi_dispatcher *dispatcher;          // taken over: freed with the session, or when it cannot be created
     struct atsi_rescheduler_params rescheduling;
     struct atsi_exchange_params
-        exchange;   // but for the executor; weights NULL, or without such experts: nothing is exchanged
+        exchange;   // but for executor and trace; weights NULL, or without such experts: nothing is exchanged
     uint32_t chunk; // 0: the plan's; a larger one than the plan's is cut to it
     const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
 };
@@ -48,6 +48,9 @@ void atsi_session_free(struct atsi_session *s); // NULL fine
 // context would overflow (both counts named), ATSI_INTERRUPTED when *stop was set between rounds.
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err);
+// The prompt has been read, and at most n_tokens will be appended one by one: what pays for itself only with many tokens may be done
+// ahead of the next one. 0: the next prompt begins.
+void atsi_session_expect(struct atsi_session *s, uint32_t n_tokens);
 // ATSI_FAILED naming the token position and the unit when last_logits are not finite.
 enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_error *err);
 

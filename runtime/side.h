@@ -20,15 +20,6 @@ uint64_t atsi_side_value_offset(const struct atsi_state *s, uint32_t capacity, e
 // Bytes of a state's block with that alignment.
 uint64_t atsi_side_state_bytes(const struct atsi_state *s, uint32_t n_ctx, uint32_t chunk, enum atsi_dtype kv_type);
 
-// What a call of a part of an operation points to instead of the program's own op and tensors.
-struct atsi_call_part {
-    struct atsi_op op;
-    struct atsi_tensor tensors[2];
-};
-// Narrows a call to the output columns [begin, end): MATMUL by rows of the weight (begin a multiple of 16), EXPERTS by whole slots,
-// elementwise operations by columns. `part` must live as long as the call.
-void atsi_side_narrow_call(struct atsi_op_call *call, uint32_t begin, uint32_t end, struct atsi_call_part *part);
-
 // Resolves op `i_op` of the plan's program to the addresses of `side`.
 void atsi_side_build_call(const struct atsi_plan *plan, uint32_t n_ctx, const struct atsi_side *side, uint32_t i_op,
                           struct atsi_op_call *call);

@@ -20,6 +20,7 @@ struct loader {
     uint64_t done_bytes, total_bytes;
     uint64_t block_bytes, block_used; // of the pinned block
     void *held;                       // device memory for what comes after the weights
+    void *held_pinned;                // the same of pinned memory
 };
 
 static enum atsi_status advance(void *context, uint64_t bytes, struct atsi_error *err) {
@@ -137,18 +138,19 @@ static void pin_bytes(struct loader *l, uint64_t bytes) {
     for (int i = 1; i < N_TRIES && !allocate_block(l, bytes >> i); i++) {}
 }
 
-// What the run pins later is held meanwhile: it does not start without.
+// What the run pins later is held until the host's part is loaded: it does not start without.
+static bool hold_pinned(struct loader *l) {
+    const struct atsi_device *d = l->w->owner;
+    void *dev;
+    if (!l->params->beside_host_bytes) return true;
+    return d->ops->host_alloc(l->w->owner, l->params->beside_host_bytes, &l->held_pinned, &dev, NULL) == ATSI_OK;
+}
+
 static void pin_what_is_not(struct loader *l) {
-    struct atsi_device *d = l->w->owner;
     uint64_t bytes = 0;
-    void *held = NULL, *dev;
     for (uint32_t t = 0; t < l->p->n_tensors; t++)
         if (wants_copy(l, t)) bytes += atsi_aligned(l->p->tensors[t].size_bytes);
-    if (bytes == 0) return;
-    uint64_t later = l->params->beside_host_bytes;
-    if (later && d->ops->host_alloc(d, later, &held, &dev, NULL) != ATSI_OK) return;
-    pin_bytes(l, bytes);
-    if (held) d->ops->host_free(d, held);
+    if (hold_pinned(l) && bytes > 0) pin_bytes(l, bytes);
 }
 
 // With tensors of which nothing is in the processor's caches yet.
@@ -212,15 +214,17 @@ static enum atsi_status map_host_part(struct loader *l, struct atsi_error *err) 
 }
 
 static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err) {
-    ATSI_TRY(map_host_part(l, err));
-    if (l->w->owner) {
+    enum atsi_status status = map_host_part(l, err);
+    if (status == ATSI_OK && l->w->owner) {
         register_host_part(l);
         pin_what_is_not(l);
     }
-    for (uint32_t t = 0; t < l->p->n_tensors; t++)
-        if (l->w->host_reads[t]) ATSI_TRY(load_host_tensor(l, t, err));
-    measure_ring(l);
-    return ATSI_OK;
+    for (uint32_t t = 0; status == ATSI_OK && t < l->p->n_tensors; t++)
+        if (l->w->host_reads[t]) status = load_host_tensor(l, t, err);
+    if (l->held_pinned) l->w->owner->ops->host_free(l->w->owner, l->held_pinned);
+    l->held_pinned = NULL;
+    if (status == ATSI_OK) measure_ring(l);
+    return status;
 }
 
 // ---- device side --------------------------------------------------------------------------------------------------

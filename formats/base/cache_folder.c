@@ -1,10 +1,14 @@
 #include "formats/base/cache_folder.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "formats/base/new_file.h"
 
@@ -32,6 +36,31 @@ static enum atsi_status make_folders(char *path, struct atsi_error *err) {
         *slash = '/';
     }
     return ATSI_OK;
+}
+
+// The folder itself is locked, so that no further file is left in it.
+int atsi_cache_lock(const char *path) {
+    const struct timespec pause = {0, 10 * 1000 * 1000};
+    int tries = 500, fd = -1;
+    char *folder = strdup(path), *name = folder ? strrchr(folder, '/') : NULL;
+    if (name && make_folders(folder, NULL) == ATSI_OK) {
+        name[1] = 0;
+        fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    free(folder);
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if ((errno == EWOULDBLOCK || errno == EINTR) && --tries > 0) {
+            nanosleep(&pause, NULL);
+        } else {
+            close(fd);
+            fd = -1;
+        }
+    }
+    return fd;
+}
+
+void atsi_cache_unlock(int lock) {
+    if (lock >= 0) close(lock);
 }
 
 enum atsi_status atsi_cache_write(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err) {

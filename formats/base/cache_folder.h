@@ -11,4 +11,9 @@ char *atsi_cache_path(const char *name);
 // Writes such a file, and makes the folders on the way to it.
 enum atsi_status atsi_cache_write(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err);
 
+// For who reads such a file and writes it again: until atsi_cache_unlock nobody else who asks gets the folder of `path`, which is made. Waits
+// for five seconds at most. -1 when it cannot be had: whoever goes on may lose what another program writes meanwhile.
+int atsi_cache_lock(const char *path);
+void atsi_cache_unlock(int lock); // -1 fine
+
 #endif

@@ -2,7 +2,7 @@
 //
 // Rows are dot products with 16 partial sums (HALVES registers). A block of FLOAT_ROWS rows and up to FLOAT_TOKENS tokens keeps
 // its sums in registers, so that every loaded value is used several times. Columns are taken in panels: the 16 rows of a
-// tile pass over a panel of the inputs while it is in L1, the sums waiting in memory. (One token: see float_tile.)
+// tile pass over a panel of the inputs while it is in L1, the sums waiting in memory. (One token: see float_row.)
 #ifndef ATSI_KERNELS_CPU_MATMUL_FLOAT_H
 #define ATSI_KERNELS_CPU_MATMUL_FLOAT_H
 
@@ -81,19 +81,38 @@ static void float_tail(enum atsi_dtype dtype, const uint8_t *w, const float *x, 
         vf_store(part + h, vf_fma(vf_load(weights + h), vf_load(inputs + h), vf_load(part + h)));
 }
 
-// One tile's rows against n_tokens (a literal, at most FLOAT_TOKENS) tokens, into s.
+// The product of one row with the only token. This is bound by the memory, so rows come whole, one after the other, for the prefetchers
+// (24 against 16 GB/s with four rows at once, 9 with panels, on a Zen 4 core that reads 25), in few instructions.
+INLINE float float_row(enum atsi_dtype dtype, const uint8_t *w, const float *x, uint32_t n_cols) {
+    uint32_t n_whole = n_cols / PARTS * PARTS;
+    vflt acc[HALVES];
+    for (int h = 0; h < HALVES; h++) acc[h] = vf_zero();
+#pragma GCC unroll 4
+    for (uint32_t c = 0; c < n_whole; c += PARTS)
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) {
+            size_t at = c + (size_t)(LANES * h);
+            acc[h] = vf_fma(load_weights(dtype, w + at * float_bytes(dtype)), vf_load(x + at), acc[h]);
+        }
+    if (n_whole < n_cols) {
+        float part[PARTS] __attribute__((aligned(64)));
+        for (int h = 0; h < HALVES; h++) vf_store(part + LANES * h, acc[h]);
+        float_tail(dtype, w + n_whole * float_bytes(dtype), x + n_whole, n_cols - n_whole, part);
+        for (int h = 0; h < HALVES; h++) acc[h] = vf_load(part + LANES * h);
+    }
+    return vf_sum_16(acc);
+}
+
+// One tile's rows against n_tokens (a literal, 2 to FLOAT_TOKENS) tokens, into s.
 INLINE void float_tile(enum atsi_dtype dtype, const struct atsi_matmul_args *a, const uint8_t *w, uint32_t n_rows,
                        const float *const *x, int n_tokens, struct float_sums *s) {
     size_t w_stride = (size_t)a->n_cols * float_bytes(dtype), n_whole = a->n_cols / PARTS * PARTS;
     memset(s, 0, sizeof *s);
-    // One token is bound by the memory: whole rows, one after the other, for the prefetchers (24 against 16 GB/s with four rows
-    // at once, 9 with panels, on a Zen 4 core that reads 25).
-    size_t panel_cols = n_tokens == 1 ? n_whole : PANEL_COLS;
-    for (size_t col = 0; col < n_whole; col += panel_cols) {
-        size_t n_cols = n_whole - col < panel_cols ? n_whole - col : panel_cols;
+    for (size_t col = 0; col < n_whole; col += PANEL_COLS) {
+        size_t n_cols = n_whole - col < PANEL_COLS ? n_whole - col : PANEL_COLS;
         const uint8_t *panel = w + col * float_bytes(dtype);
         uint32_t r = 0;
-        for (; n_tokens > 1 && r + FLOAT_ROWS <= n_rows; r += FLOAT_ROWS)
+        for (; r + FLOAT_ROWS <= n_rows; r += FLOAT_ROWS)
             float_block(dtype, panel + r * w_stride, w_stride, x, col, n_cols, FLOAT_ROWS, n_tokens, s->part + r);
         for (; r < n_rows; r++)
             float_block(dtype, panel + r * w_stride, w_stride, x, col, n_cols, 1, n_tokens, s->part + r);
@@ -105,18 +124,29 @@ INLINE void float_tile(enum atsi_dtype dtype, const struct atsi_matmul_args *a, 
                        s->part[r][t]);
 }
 
+static void store_float(const struct atsi_matmul_args *a, uint32_t row, float sum, float *out) {
+    if (a->bias != NULL) sum += a->bias[row];
+    out[row] = a->add ? out[row] + sum : sum;
+}
+
 static void store_floats(const struct atsi_matmul_args *a, uint32_t row, uint32_t n_rows, uint32_t t, int n_tokens,
                          const struct float_sums *s) {
     for (int i = 0; i < n_tokens; i++) {
-        float *out = atsi_matmul_out_row(a, t + (uint32_t)i) + row;
+        float *out = atsi_matmul_out_row(a, t + (uint32_t)i);
         for (uint32_t r = 0; r < n_rows; r++) {
             vflt parts[HALVES];
             for (int h = 0; h < HALVES; h++) parts[h] = vf_load(s->part[r][i] + LANES * h);
-            float sum = vf_sum_16(parts);
-            if (a->bias != NULL) sum += a->bias[row + r];
-            out[r] = a->add ? out[r] + sum : sum;
+            store_float(a, row + r, vf_sum_16(parts), out);
         }
     }
+}
+
+INLINE void float_rows(enum atsi_dtype dtype, const struct atsi_matmul_args *a, const uint8_t *w, uint32_t row,
+                       uint32_t n_rows, uint32_t t) {
+    const float *x = atsi_matmul_in_row(a, t);
+    float *out = atsi_matmul_out_row(a, t);
+    for (uint32_t r = 0; r < n_rows; r++, w += a->n_cols * float_bytes(dtype))
+        store_float(a, row + r, float_row(dtype, w, x, a->n_cols), out);
 }
 
 INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin,
@@ -136,7 +166,7 @@ INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a
                 n = t_end - t >= FLOAT_TOKENS ? FLOAT_TOKENS : t_end - t >= 3 ? 3 : t_end - t;
                 for (uint32_t i = 0; i < n; i++) x[i] = atsi_matmul_in_row(a, t + i);
                 switch (n) {
-                case 1: float_tile(dtype, a, w, n_rows, x, 1, &s); break;
+                case 1: float_rows(dtype, a, w, row, n_rows, t); continue;
                 case 2: float_tile(dtype, a, w, n_rows, x, 2, &s); break;
                 case 3: float_tile(dtype, a, w, n_rows, x, 3, &s); break;
                 default: float_tile(dtype, a, w, n_rows, x, FLOAT_TOKENS, &s); break;

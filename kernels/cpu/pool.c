@@ -19,7 +19,8 @@
 #include "kernels/cpu/topology.h"
 
 enum {
-    CACHE_LINE = 128 // two lines: the neighbour is prefetched with it on x86
+    CACHE_LINE = 128, // two lines: the neighbour is prefetched with it on x86
+    NO_ITEM = UINT32_MAX
 };
 
 // Waiting is in three steps. Spinning covers what threads of one job differ by; yielding, which costs nothing while nobody else
@@ -32,6 +33,10 @@ struct patience {
 static const struct patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 ns
 static const struct patience IDLE = {4000, 3000};
 static const struct patience UNBOUND = {0, 0};
+// Of some 0.5 us, by which threads with equal shares differ.
+enum {
+    SPINS_BEFORE_HELP = 16
+};
 // A yield that took this long has given the core to somebody else for a time slice. Who sleeps gets it back sooner when woken.
 static const double CROWDED_US = 200;
 
@@ -44,8 +49,13 @@ static const double SOON_US = 500e3;
 
 // A word that threads wait on until it changes, and the number that sleep on it.
 struct gate {
-    alignas(CACHE_LINE) _Atomic uint32_t value;
-    alignas(CACHE_LINE) _Atomic uint32_t n_sleeping;
+    _Atomic uint32_t value, n_sleeping;
+};
+
+// What is taken of a thread's share of the items: the phase's number << 32 | items. Of an older number, nothing of the present phase is.
+// (Numbers come round after 2^32 phases, in days, and every phase with enough items renews all of them.)
+struct share {
+    alignas(CACHE_LINE) _Atomic uint64_t taken;
 };
 
 struct worker {
@@ -59,22 +69,25 @@ struct worker {
 };
 
 struct atsi_pool {
-    struct gate news;    // moves with every job, phase and end of a dispatch
-    struct gate summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
-    struct gate barrier; // counts barriers
-    alignas(CACHE_LINE) _Atomic int n_arrived;
-    alignas(CACHE_LINE) _Atomic int next_item;
-    // Of the phase: number of items << 32 | next item, which may run past it.
-    alignas(CACHE_LINE) _Atomic uint64_t ticket;
-    alignas(CACHE_LINE) _Atomic uint32_t n_done; // items of the phase
-    // Written before `news` moves, or before the ticket that leads to reading them.
-    alignas(CACHE_LINE) _Atomic uint32_t n_jobs; // dispatches of jobs so far
-    atsi_pool_job *job;
+    // What starts work stands in one cache line: those who wait for it then have all that they need.
+    alignas(CACHE_LINE) struct gate news; // moves with every job, phase and end of a dispatch
+    // Written before `news` moves, or before the offer that leads to reading them.
+    _Atomic uint32_t n_jobs; // dispatches of jobs so far
+    uint32_t phase;
+    _Atomic uint64_t offer; // the phase's number << 32 | how many items it has
+    _Atomic int starter;    // the thread whose share is the first
+    _Atomic bool finished;  // no phase is left
+    _Atomic bool ending;
     const struct atsi_pool_work *work;
     void *context;
-    uint32_t phase;
-    _Atomic bool finished; // no phase is left
-    _Atomic bool ending;
+    atsi_pool_job *job;
+    alignas(CACHE_LINE) struct gate
+        summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
+    alignas(CACHE_LINE) struct gate barrier; // counts barriers
+    alignas(CACHE_LINE) _Atomic int n_arrived;
+    alignas(CACHE_LINE) _Atomic int next_item;
+    alignas(CACHE_LINE) _Atomic uint32_t n_done; // items of the phase
+    alignas(CACHE_LINE) struct share *shares;    // [n_threads]
     int n_threads;
     int *cpus; // [n_threads] where each thread belongs, NULL for an unbound pool
     int n_started;
@@ -191,12 +204,15 @@ void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {
 // Starts the next phase that has something to share; the thread that ended the last one calls it. A single item is done at once.
 static void next_phase(struct atsi_pool *pool, int i_thread) {
     const struct atsi_pool_work *work = pool->work;
-    while (++pool->phase < work->n_phases) {
-        uint32_t n_items = work->begin(pool->context, pool->phase);
-        if (n_items == 1) work->item(pool->context, pool->phase, 0, i_thread);
+    for (uint32_t phase = pool->phase + 1; phase < work->n_phases; phase++) {
+        uint32_t n_items = work->begin(pool->context, phase);
+        if (n_items == 1) work->item(pool->context, phase, 0, i_thread);
         if (n_items <= 1) continue;
+        uint64_t number = (atomic_load_explicit(&pool->offer, memory_order_relaxed) >> 32) + 1;
         atomic_store_explicit(&pool->n_done, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->ticket, (uint64_t)n_items << 32, memory_order_release);
+        atomic_store_explicit(&pool->starter, i_thread, memory_order_relaxed);
+        pool->phase = phase;
+        atomic_store_explicit(&pool->offer, number << 32 | n_items, memory_order_release);
         gate_open(&pool->news);
         return;
     }
@@ -204,17 +220,40 @@ static void next_phase(struct atsi_pool *pool, int i_thread) {
     gate_open(&pool->news);
 }
 
-static bool has_item(uint64_t ticket) { return (uint32_t)ticket < ticket >> 32; }
+// What is offered, as a thread found it: share i has `each` items, the first n_larger shares one more.
+struct offer {
+    uint32_t number, n_items;
+    uint32_t each, n_larger;
+};
 
-// A ticket that has an item binds the phase, and with it all that next_phase writes, until the item is counted as done.
-static uint64_t take_ticket(struct atsi_pool *pool) {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
-    return has_item(ticket) ? atomic_fetch_add_explicit(&pool->ticket, 1, memory_order_acquire) : ticket;
+static struct offer look_at_offer(struct atsi_pool *pool) {
+    uint64_t offer = atomic_load_explicit(&pool->offer, memory_order_acquire);
+    uint32_t n_threads = (uint32_t)pool->n_threads, n_items = (uint32_t)offer;
+    return (struct offer){offer >> 32, n_items, n_items / n_threads, n_items % n_threads};
 }
 
-static void count_done(struct atsi_pool *pool, uint64_t ticket, uint32_t n, int i_thread) {
-    if (n > 0 && atomic_fetch_add_explicit(&pool->n_done, n, memory_order_acq_rel) + n == ticket >> 32)
-        next_phase(pool, i_thread);
+// The next item of share i, NO_ITEM: all are taken. An item that is taken binds the phase, and with it all that next_phase writes,
+// until it is counted as done. Who comes with the offer of a phase that is over finds nothing: all its items are taken, so every
+// share that had some has that phase's number or a later one.
+static uint32_t take_item(struct atsi_pool *pool, const struct offer *offer, uint32_t i) {
+    struct share *share = &pool->shares[i];
+    uint32_t size = offer->each + (i < offer->n_larger);
+    if (size == 0) return NO_ITEM;
+    uint64_t taken = atomic_load_explicit(&share->taken, memory_order_relaxed);
+    for (;;) {
+        uint32_t number = taken >> 32, n = number == offer->number ? (uint32_t)taken : 0;
+        if (n == size || (int32_t)(number - offer->number) > 0) return NO_ITEM;
+        if (atomic_compare_exchange_weak_explicit(&share->taken, &taken, (uint64_t)offer->number << 32 | (n + 1),
+                                                  memory_order_relaxed, memory_order_relaxed))
+            return offer->each * i + (i < offer->n_larger ? i : offer->n_larger) + n;
+    }
+}
+
+// Whether that ended the phase.
+static bool count_done(struct atsi_pool *pool, const struct offer *offer, uint32_t n, int i_thread) {
+    if (n == 0 || atomic_fetch_add_explicit(&pool->n_done, n, memory_order_acq_rel) + n < offer->n_items) return false;
+    next_phase(pool, i_thread);
+    return true;
 }
 
 static long times_preempted(void) {
@@ -244,30 +283,43 @@ static void stand_back(struct worker *worker) {
     worker->n_switches = times_preempted();
 }
 
-// Does items, of whatever phase, while there are some; whether there were any. worker NULL: the calling thread of the dispatch.
-static bool do_items(struct atsi_pool *pool, struct worker *worker) {
-    int i_thread = worker != NULL ? worker->index : 0;
-    uint64_t ticket = take_ticket(pool), last = 0;
-    uint32_t n_mine = 0; // done and not counted yet
-    if (!has_item(ticket)) return false;
+// Does what is left of share i. worker NULL: the calling thread of the dispatch. Returns whether there is nothing more to look for: the phase
+// is at its end, or the worker has stood back.
+static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct offer *offer, uint32_t i) {
+    int me = worker != NULL ? worker->index : 0;
+    uint32_t item = take_item(pool, offer, i), n_done = 0;
+    if (item == NO_ITEM) return false;
     double start_us = worker != NULL ? atsi_clock_us() : 0;
-    while (has_item(ticket)) {
-        pool->work->item(pool->context, pool->phase, (uint32_t)ticket, i_thread);
-        n_mine++;
-        last = ticket;
-        if (worker != NULL) {
-            double now_us = atsi_clock_us();
-            if (lost_core(worker, now_us - start_us)) {
-                count_done(pool, last, n_mine, i_thread);
-                stand_back(worker);
-                return true;
-            }
-            start_us = now_us;
+    for (; item != NO_ITEM; item = take_item(pool, offer, i)) {
+        pool->work->item(pool->context, pool->phase, item, me);
+        n_done++;
+        if (worker == NULL) continue;
+        double now_us = atsi_clock_us();
+        if (lost_core(worker, now_us - start_us)) {
+            count_done(pool, offer, n_done, me);
+            stand_back(worker);
+            return true;
         }
-        ticket = take_ticket(pool);
+        start_us = now_us;
     }
-    count_done(pool, last, n_mine, i_thread);
-    return true;
+    return count_done(pool, offer, n_done, me);
+}
+
+// Does items of the phase: its own share, then what others have left of theirs. Mostly they are about to end too, and looking into all
+// shares would hold them up, so that comes a little later. seen: the value of `news` before. Returns whether to come again at once.
+static bool do_items(struct atsi_pool *pool, struct worker *worker, uint32_t seen) {
+    uint32_t n_threads = (uint32_t)pool->n_threads, me = worker != NULL ? (uint32_t)worker->index : 0;
+    struct offer offer = look_at_offer(pool);
+    uint32_t starter = (uint32_t)atomic_load_explicit(&pool->starter, memory_order_relaxed);
+    uint32_t own = me >= starter ? me - starter : me + n_threads - starter;
+    if (do_share(pool, worker, &offer, own)) return true;
+    for (int i = 0; i < SPINS_BEFORE_HELP; i++) {
+        if (has_moved(&pool->news, seen)) return true;
+        cpu_pause();
+    }
+    for (uint32_t i = 1; i < n_threads; i++)
+        if (do_share(pool, worker, &offer, own + i < n_threads ? own + i : own + i - n_threads)) return true;
+    return false;
 }
 
 void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context) {
@@ -280,7 +332,7 @@ void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, 
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
         if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
-        if (!do_items(pool, NULL)) gate_wait(&pool->news, seen, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
+        if (!do_items(pool, NULL, seen)) gate_wait(&pool->news, seen, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
     }
 }
 
@@ -301,7 +353,7 @@ static void *worker_main(void *argument) {
             n_jobs++;
             pool->job(pool->context, worker->index, pool->n_threads);
             atsi_pool_barrier(pool);
-        } else if (!do_items(pool, worker) && !gate_wait(&pool->news, seen, worker_patience(pool))) {
+        } else if (!do_items(pool, worker, seen) && !gate_wait(&pool->news, seen, worker_patience(pool))) {
             worker->n_switches = times_preempted(); // yielding counts there too
         }
     }
@@ -329,11 +381,13 @@ static enum atsi_status create(int n_threads, const int *cpus, struct atsi_pool 
     pool->n_threads = n_threads;
     pool->finished = true;
     pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
+    pool->shares = aligned_alloc(CACHE_LINE, (size_t)n_threads * sizeof *pool->shares);
     if (cpus != NULL) pool->cpus = calloc((size_t)n_threads, sizeof *pool->cpus);
-    if (pool->workers == NULL || (cpus != NULL && pool->cpus == NULL)) {
+    if (pool->workers == NULL || pool->shares == NULL || (cpus != NULL && pool->cpus == NULL)) {
         atsi_pool_free(pool);
         return atsi_fail(err, ATSI_FAILED, "out of memory for a pool of %d threads", n_threads);
     }
+    memset(pool->shares, 0, (size_t)n_threads * sizeof *pool->shares);
     if (cpus != NULL) memcpy(pool->cpus, cpus, (size_t)n_threads * sizeof *cpus);
     for (int i = 0; i < n_threads - 1; i++) pool->workers[i] = (struct worker){.pool = pool, .index = i + 1};
     enum atsi_status status = start_workers(pool, err);
@@ -380,6 +434,7 @@ void atsi_pool_free(struct atsi_pool *pool) {
     gate_open(&pool->summons);
     for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     free(pool->cpus);
+    free(pool->shares);
     free(pool->workers);
     free(pool);
 }

@@ -2,7 +2,9 @@
 //
 // A dispatch is one of two kinds, and returns when all is done (the caller is thread 0):
 // - A job runs once on every thread. Inside it threads meet at atsi_pool_barrier().
-// - Work in phases: any thread does any item of the phase, the next phase starts when all items are done. Only items are waited for,
+// - Work in phases: any thread does any item of the phase, the next phase starts when all items are done. Each thread begins with a share
+//   of its own, items that follow each other, and helps the others with what is left of theirs then: whoever reads weights reads on
+//   where it was, which keeps the memory's prefetchers at work. Only items are waited for,
 //   not threads: one that sleeps, wakes late or lost its core between two items holds nobody up, and one that lost it in the
 //   middle of an item stands back for some milliseconds, so that a crowded machine costs what it takes, not a multiple.
 // Threads that wait spin briefly (the others are a few microseconds behind), then yield, then sleep.

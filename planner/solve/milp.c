@@ -7,7 +7,8 @@
 // u_i + d_i = |x_i - x_{i-1}| at an optimum, with one row a boundary instead of two. What tightens the relaxation:
 //  - a boundary that costs more than any placement could then still make up for is never crossed (x_i = x_{i-1});
 //  - Chvatal-Gomory rows of the capacity, sum floor(s_i / d) x_i <= floor(M / d) for the sizes d that occur most:
-//    "at most 3 of these experts fit" is what the plain relaxation does not know.
+//    "at most 3 of these experts fit" is what the plain relaxation does not know. Divisible units, whose x_i is a number from 0 to 1, are
+//    not in them.
 #include <float.h>
 #include <glpk.h>
 #include <math.h>
@@ -39,7 +40,9 @@ struct atsi_milp_options atsi_milp_defaults(void) {
 static double gain(const struct atsi_solve_unit *unit) { return unit->t_cpu_us - unit->t_gpu_us; }
 
 static bool can_be_on_gpu(const struct atsi_solve_instance *inst, size_t i) {
-    return inst->units[i].fix != ATSI_FIX_CPU && atsi_solve_unit_granules(inst, i) <= atsi_solve_budget_granules(inst);
+    const struct atsi_solve_unit *unit = &inst->units[i];
+    bool fits = unit->is_divisible || atsi_solve_unit_granules(inst, i) <= atsi_solve_budget_granules(inst);
+    return unit->fix != ATSI_FIX_CPU && fits;
 }
 
 // The most that residency alone could bring, without any switch.
@@ -68,7 +71,8 @@ static void add_units(struct model *m) {
     glp_add_cols(m->lp, (int)inst->n_units);
     for (size_t i = 0; i < inst->n_units; i++) {
         int column = (int)i + 1;
-        glp_set_col_kind(m->lp, column, GLP_BV);
+        glp_set_col_kind(m->lp, column, inst->units[i].is_divisible ? GLP_CV : GLP_BV);
+        if (inst->units[i].is_divisible) glp_set_col_bnds(m->lp, column, GLP_DB, 0, 1);
         if (!can_be_on_gpu(inst, i))
             glp_set_col_bnds(m->lp, column, GLP_FX, 0, 0);
         else if (inst->units[i].fix == ATSI_FIX_GPU)
@@ -103,7 +107,7 @@ static void add_boundaries(struct model *m, double known) {
     for (size_t i = 1; i < m->inst->n_units; i++) add_boundary(m, i, m->inst->units[i].switch_us > affordable);
 }
 
-// sum floor(s_i / divisor) x_i <= floor(M / divisor): valid because x is integer. False without memory.
+// sum floor(s_i / divisor) x_i <= floor(M / divisor): valid because x is integer, or left out. False without memory.
 static bool add_capacity(struct model *m, uint64_t divisor) {
     size_t n = m->inst->n_units, used = 0;
     int *index = malloc((n + 1) * sizeof *index);
@@ -111,7 +115,7 @@ static bool add_capacity(struct model *m, uint64_t divisor) {
     bool good = index && value;
     for (size_t i = 0; good && i < n; i++) {
         uint64_t weight = can_be_on_gpu(m->inst, i) ? atsi_solve_unit_granules(m->inst, i) / divisor : 0;
-        if (weight == 0) continue;
+        if (weight == 0 || (m->inst->units[i].is_divisible && divisor > 1)) continue;
         index[++used] = (int)i + 1;
         value[used] = (double)weight;
     }
@@ -147,7 +151,8 @@ static bool add_rounded_rows(struct model *m) {
     size_t n = m->inst->n_units, n_sizes = 0;
     struct size_count *sizes = malloc(n * sizeof *sizes);
     if (!sizes) return false;
-    for (size_t i = 0; i < n; i++) sizes[i] = (struct size_count){atsi_solve_unit_granules(m->inst, i), 1};
+    for (size_t i = 0; i < n; i++)
+        sizes[i] = (struct size_count){m->inst->units[i].is_divisible ? 0 : atsi_solve_unit_granules(m->inst, i), 1};
     qsort(sizes, n, sizeof *sizes, compare_granules);
     for (size_t i = 0; i < n; i++) {
         if (n_sizes && sizes[n_sizes - 1].granules == sizes[i].granules)
@@ -263,7 +268,8 @@ static bool search(struct model *m, bool *proven) {
 static bool take_placement(const struct model *m, uint8_t *placement, struct atsi_milp_result *out) {
     int status = glp_mip_status(m->lp);
     if (status != GLP_OPT && status != GLP_FEAS) return false;
-    for (size_t i = 0; i < m->inst->n_units; i++) placement[i] = glp_mip_col_val(m->lp, (int)i + 1) > 0.5;
+    for (size_t i = 0; i < m->inst->n_units; i++)
+        placement[i] = glp_mip_col_val(m->lp, (int)i + 1) > (m->inst->units[i].is_divisible ? 1 - 1e-9 : 0.5);
     struct atsi_solve_value value;
     atsi_solve_evaluate(m->inst, placement, &value);
     out->objective_us = value.objective_us;
@@ -276,8 +282,9 @@ static enum atsi_status run(struct model *m, double known, uint8_t *placement, s
     bool proven = false;
     if (!solve_relaxation(m, out) || !search(m, &proven)) return ATSI_OK; // stays skipped
     if (!take_placement(m, placement, out)) return ATSI_OK; // a bound without a placement is no cross-check
-    out->status = proven ? ATSI_MILP_OPTIMAL : ATSI_MILP_BOUNDED;
-    out->bound_us = proven ? out->objective_us : m->bound / m->scale;
+    bool in_parts = atsi_solve_has_divisible(m->inst);
+    out->status = proven && !in_parts ? ATSI_MILP_OPTIMAL : ATSI_MILP_BOUNDED;
+    out->bound_us = proven ? (in_parts ? glp_mip_obj_val(m->lp) / m->scale : out->objective_us) : m->bound / m->scale;
     out->bound_us = fmax(out->bound_us, known); // what is reached bounds the optimum from below, whatever the rounding
     return ATSI_OK;
 }

@@ -49,6 +49,12 @@ void atsi_solve_partition(const struct atsi_solve_instance *inst, struct atsi_so
     }
 }
 
+bool atsi_solve_has_divisible(const struct atsi_solve_instance *inst) {
+    for (size_t i = 0; i < inst->n_units; i++)
+        if (inst->units[i].is_divisible) return true;
+    return false;
+}
+
 static bool differ(double a, double b) { return fabs(a - b) > 1e-6 * fmax(1, fabs(a)); }
 
 enum atsi_status atsi_solve(const struct atsi_solve_instance *inst, const struct atsi_milp_options *options,
@@ -61,7 +67,9 @@ enum atsi_status atsi_solve(const struct atsi_solve_instance *inst, const struct
 
     struct atsi_milp_options milp = options ? *options : atsi_milp_defaults();
     milp.incumbent = placement;
-    ATSI_TRY(atsi_solve_milp(inst, &milp, NULL, &out->milp, err));
+    struct atsi_solve_instance fine = *inst; // what fits in coarse granules fits in fine ones
+    if (milp.fine_bytes && atsi_solve_has_divisible(inst)) fine.granularity_bytes = milp.fine_bytes;
+    ATSI_TRY(atsi_solve_milp(&fine, &milp, NULL, &out->milp, err));
     double objective = out->value.objective_us;
     if (out->milp.status == ATSI_MILP_OPTIMAL && differ(objective, out->milp.objective_us))
         return atsi_fail(

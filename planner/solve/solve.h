@@ -31,6 +31,8 @@ struct atsi_solve_unit {
     double t_cpu_us, t_gpu_us; // time on either side, >= 0
     double switch_us;          // cost of the boundary in front of this unit, >= 0; ignored for the first
     bool is_expert;
+    bool
+        is_divisible; // stands for something finer: bounds hold even if any part of it may be taken. Placements take it whole
     enum atsi_solve_fix fix;
 };
 
@@ -53,6 +55,8 @@ struct atsi_solve_value {
 uint64_t atsi_solve_unit_granules(const struct atsi_solve_instance *inst, size_t i);
 uint64_t atsi_solve_budget_granules(const struct atsi_solve_instance *inst);
 
+bool atsi_solve_has_divisible(const struct atsi_solve_instance *inst);
+
 // What a placement ([n_units], enum atsi_backend) is worth, whether or not it fits the budget.
 void atsi_solve_evaluate(const struct atsi_solve_instance *inst, const uint8_t *placement,
                          struct atsi_solve_value *out);
@@ -74,17 +78,20 @@ enum atsi_milp_status {
 };
 
 struct atsi_milp_options {
-    double seconds_max;       // of the whole cross-check; 0 skips it
-    double seconds_enough;    // stop here once the gap is at most gap_target
-    double gap_target;        // (bound - objective) / max(1, |objective|)
+    double seconds_max;    // of the whole cross-check; 0 skips it
+    double seconds_enough; // stop here once the gap is at most gap_target
+    double gap_target;     // (bound - objective) / max(1, |objective|)
+    // In what sizes are rounded for bounds with divisible units, which fill what rounding leaves; 0: as the instance says
+    uint64_t fine_bytes;
     const uint8_t *incumbent; // a known placement (the DP's) that the search may prune with, or NULL
 };
 
 struct atsi_milp_result {
     enum atsi_milp_status status;
     double objective_us; // of the best placement that GLPK holds, evaluated exactly; valid unless skipped
-    double bound_us;     // no placement is worth more (tree bound); valid unless skipped
-    double lp_bound_us;  // the root relaxation's
+    double
+        bound_us; // no placement is worth more (tree bound), with parts of divisible units either; valid unless skipped
+    double lp_bound_us; // the root relaxation's
     double seconds;
 };
 
@@ -92,7 +99,7 @@ struct atsi_milp_result {
 struct atsi_milp_options atsi_milp_defaults(void);
 
 // The same problem as a mixed integer program for GLPK (silenced). `placement` (n_units entries or NULL) receives
-// GLPK's best. Failure to build or solve is ATSI_MILP_SKIPPED, not an error; ATSI_FAILED without memory.
+// GLPK's best, without units of which it takes a part. With divisible units nothing is proven optimal, only bounded. Failure to build or solve is ATSI_MILP_SKIPPED, not an error; ATSI_FAILED without memory.
 enum atsi_status atsi_solve_milp(const struct atsi_solve_instance *inst, const struct atsi_milp_options *options,
                                  uint8_t *placement, struct atsi_milp_result *out, struct atsi_error *err);
 

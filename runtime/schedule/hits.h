@@ -15,9 +15,15 @@ double atsi_expected_misses(uint32_t n_slots, uint32_t n_used, double hit_rate);
 // What a token's whole set of experts takes: all on the CPU, all on the GPU from its own memory, and all over the link.
 struct atsi_slot_times {
     double cpu_us, gpu_us, link_us;
+    double cpu_fixed_us,
+        gpu_fixed_us; // of cpu_us and gpu_us, what a side takes for any slots at all: no more than those
 };
 
-// What it takes when both sides work and the GPU computes the first n_slots: the longer of the two.
+// Adds what another operation takes on the same slots.
+void atsi_slot_times_add(struct atsi_slot_times *sum, const struct atsi_slot_times *more);
+
+// What it takes when both sides work and the GPU computes the first n_slots: the longer of the two. A side takes its fixed part and
+// of the rest the part of its slots; nothing without slots.
 double atsi_slots_us(const struct atsi_slot_times *t, uint32_t n_slots, uint32_t n_used, double hit_rate);
 // The number of slots, 0..n_used, for which that is least; of equals the fewest.
 uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, double hit_rate);
@@ -31,9 +37,11 @@ struct atsi_slot_division {
 // For each number of resident experts the number of slots with which the longer side is shortest; of equals the fewest.
 void atsi_divide_slots(const struct atsi_slot_times *t, uint32_t n_used, struct atsi_slot_division *out);
 
-// What a division gives each side on average, R as above. Parts of all slots, and of all that are not resident.
+// What a division gives each side on average, R as above. Parts of all slots, and of all that are not resident; and how likely a side
+// has any slots.
 struct atsi_divided_work {
     double gpu_part, absent_part;
+    double any_on_cpu, any_on_gpu;
 };
 struct atsi_divided_work atsi_divided_work(const struct atsi_slot_division *d, double hit_rate);
 // What a token takes so: the mean of the longer side, and by how much that is over the longer one of the means.

@@ -30,6 +30,7 @@ static struct atsi_unit_times round_times(const struct atsi_plan *plan, uint32_t
     t.gpu_us = (float)longer(t.gpu_us, whole.gpu_us * share);
     t.switch_us = (float)longer(t.switch_us, whole.switch_us * share);
     t.transfer_us = whole.transfer_us;
+    t.cpu_fixed_us = t.gpu_fixed_us = 0; // only single tokens are divided
     return t;
 }
 
@@ -53,6 +54,8 @@ void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t 
         units[i] = (struct atsi_schedule_unit){.size_bytes = size,
                                                .t_cpu_us = t.cpu_us * scales->cpu,
                                                .t_gpu_us = t.gpu_us * scales->gpu,
+                                               .cpu_fixed_us = t.cpu_fixed_us * scales->cpu,
+                                               .gpu_fixed_us = t.gpu_fixed_us * scales->gpu,
                                                .switch_us = t.switch_us + scales->handover_us,
                                                .transfer_us =
                                                    t.transfer_us * scales->link * atsi_absent_part(plan, i, n_tokens),

@@ -26,6 +26,9 @@ enum {
 struct atsi_schedule_unit {
     uint64_t size_bytes;                               // what a promotion moves and holds (experts: of the chosen ones)
     double t_cpu_us, t_gpu_us, switch_us, transfer_us; // finite, >= 0
+    // Of t_cpu_us and t_gpu_us, what a part of the unit takes however small it is. Only where units are divided (shares.h): the
+    // timing model above runs units whole.
+    double cpu_fixed_us, gpu_fixed_us;
     int32_t after;
     enum atsi_backend home; // the static placement
 };

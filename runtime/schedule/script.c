@@ -246,18 +246,13 @@ static void emit_whole(struct builder *b, uint32_t i_op, enum atsi_backend backe
 // The operations of a shared unit: those before the first divided one run on both sides, the divided ones in two parts, what
 // follows on one side. Elementwise operations behind a divided one are divided alike.
 
-static bool is_divided(const struct atsi_program *p, const struct atsi_op *op) {
-    bool has_weight = op->kind == ATSI_OP_MATMUL || op->kind == ATSI_OP_EXPERTS;
-    return has_weight && !atsi_tensor_is_small(&p->tensors[op->tensor[0]]);
-}
-
 struct sharing {
     uint32_t first, first_divided, end_divided, end;
 }; // ops
 
 static bool find_sharing(const struct atsi_program *p, const struct atsi_unit *u, struct sharing *s) {
     *s = (struct sharing){u->first_op, u->first_op, 0, u->first_op + u->n_ops};
-    while (s->first_divided < s->end && !is_divided(p, &p->ops[s->first_divided])) s->first_divided++;
+    while (s->first_divided < s->end && !atsi_op_is_divisible(p, &p->ops[s->first_divided])) s->first_divided++;
     if (s->first_divided == s->end) return false;
     s->end_divided = s->first_divided + 1;
     while (s->end_divided < s->end && is_elementwise(&p->ops[s->end_divided]) &&

@@ -61,11 +61,16 @@ static struct atsi_divided_work divided_work(const struct builder *b, uint32_t i
     return atsi_divided_work(d, r ? r->hit_rate : 0);
 }
 
-// The part of an operation's output that a step computes.
-static double part_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
-    if (!s->by_token) return (double)(s->end - s->begin) / b->plan->program.ops[s->op].out[0].width;
-    double gpu_part = divided_work(b, i_unit).gpu_part;
-    return s->backend == ATSI_GPU ? gpu_part : 1 - gpu_part;
+// What a step takes of an operation that takes whole_us, fixed_us of it for any part of its output.
+static double step_us(const struct builder *b, const struct atsi_step *s, uint32_t i_unit, double whole_us,
+                      double fixed_us) {
+    double part = (double)(s->end - s->begin) / b->plan->program.ops[s->op].out[0].width, any = 1;
+    if (s->by_token) {
+        struct atsi_divided_work work = divided_work(b, i_unit);
+        part = s->backend == ATSI_GPU ? work.gpu_part : 1 - work.gpu_part;
+        any = s->backend == ATSI_GPU ? work.any_on_gpu : work.any_on_cpu;
+    }
+    return any * fixed_us + part * (whole_us - fixed_us);
 }
 
 // The part of an operation's absent weights that a step reads: of one token's experts those come last that are not resident.
@@ -82,15 +87,22 @@ static double absent_in_step(const struct builder *b, const struct atsi_step *s,
     return all > 0 ? here / all : 0;
 }
 
+// What a token takes all of whose slots are on that side, and none of them resident.
+static double all_slots_us(const struct builder *b, enum atsi_backend side, uint32_t i_unit) {
+    struct atsi_slot_times t = atsi_slot_times_of(b->plan, i_unit, &b->units[i_unit], 1);
+    return side == ATSI_CPU ? t.cpu_us : t.gpu_us + t.link_us;
+}
+
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
     const struct atsi_program *p = &b->plan->program;
     uint32_t u = atsi_program_unit_of(p, s->op);
     double weight = weight_in_unit(p, &p->units[u], s->op);
-    double part = part_in_step(b, s, u) * weight;
+    const struct atsi_schedule_unit *unit = &b->units[u];
     if (s->backend == ATSI_CPU)
-        cost->cpu_us += (float)(part * b->units[u].t_cpu_us * b->beside_link);
+        cost->cpu_us += (float)(weight * step_us(b, s, u, unit->t_cpu_us * b->beside_link, unit->cpu_fixed_us));
     else
-        cost->gpu_us += (float)(part * b->units[u].t_gpu_us);
+        cost->gpu_us += (float)(weight * step_us(b, s, u, unit->t_gpu_us, unit->gpu_fixed_us));
+    if (s->by_token) cost->most_us += (float)(weight * all_slots_us(b, s->backend, u));
     if (!s->promoted || b->waits_for_transfer) return;
     double absent = absent_in_step(b, s, u) * weight;
     cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);
@@ -99,6 +111,15 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
 
 static void add_steps(const struct builder *b, const struct atsi_action *a, struct atsi_split_cost *cost) {
     for (uint32_t i = a->first; i < a->first + a->n; i++) add_step(b, &b->script->steps[i], cost);
+}
+
+static void add_cpu_action(const struct builder *b, uint32_t i_action) {
+    const struct atsi_action *a = &b->script->actions[i_action];
+    const struct atsi_step *first = &b->script->steps[a->first];
+    uint32_t u = atsi_program_unit_of(&b->plan->program, first->op);
+    double any = first->by_token ? divided_work(b, u).any_on_cpu : 1;
+    b->out->splits[i_action].cpu_us = (float)(any * b->plan->cpu_start_us);
+    add_steps(b, a, &b->out->splits[i_action]);
 }
 
 // The steps behind an AWAIT tell which unit it waits for.
@@ -124,7 +145,7 @@ static void add_actions(struct builder *b) {
         const struct atsi_action *a = &s->actions[i];
         n = atsi_script_device_run(s, i);
         if (n) add_run(b, i, n);
-        if (a->kind == ATSI_ACTION_CPU) add_steps(b, a, &b->out->splits[i]);
+        if (a->kind == ATSI_ACTION_CPU) add_cpu_action(b, i);
         if (a->kind == ATSI_ACTION_AWAIT) add_transfer(b, i);
         b->waits_for_transfer =
             (b->waits_for_transfer || a->kind == ATSI_ACTION_AWAIT) && a->kind != ATSI_ACTION_CONSUMED;
@@ -144,11 +165,11 @@ static double sum_uneven_us(const struct builder *b) {
         if (!s->by_token || s->backend == ATSI_GPU || p->ops[s->op].kind != ATSI_OP_EXPERTS || !r) continue;
         if (p->units[u].router_unit != router) {
             sum += uneven_us;
-            times = (struct atsi_slot_times){0};
+            times = atsi_slot_times_start(b->plan);
             router = p->units[u].router_unit;
         }
         struct atsi_slot_times t = atsi_slot_times_of(b->plan, u, &b->units[u], 1);
-        times = (struct atsi_slot_times){times.cpu_us + t.cpu_us, times.gpu_us + t.gpu_us, times.link_us + t.link_us};
+        atsi_slot_times_add(&times, &t);
         atsi_divided_us(&times, &b->script->divisions[router], r->hit_rate, &uneven_us);
     }
     return sum + uneven_us;

@@ -1,8 +1,8 @@
 // script_cost.h: what the splits of a round should take at the speeds that its plan was made for, and the round as a whole. Pure.
 //
 // A split is an action of the CPU, a run of device actions that the host does not interrupt, or the transfer that an AWAIT waits for.
-// The time of a unit (atsi_round_units) is divided among its steps in proportion to the bytes of their matrices and to the part of
-// the output that a step computes.
+// The time of a unit (atsi_round_units) is divided among its steps in proportion to the bytes of their matrices and, but for what is fixed,
+// to the part of the output that a step computes. Every action of the CPU takes plan->cpu_start_us more.
 #ifndef ATSI_RUNTIME_SCHEDULE_SCRIPT_COST_H
 #define ATSI_RUNTIME_SCHEDULE_SCRIPT_COST_H
 
@@ -13,6 +13,8 @@
 // What a split asks of each resource.
 struct atsi_split_cost {
     float cpu_us, gpu_us, link_us;
+    float
+        most_us; // of slots that are divided token by token, which differ in what they take: all of them; 0: tokens are alike
 };
 
 struct atsi_script_cost {

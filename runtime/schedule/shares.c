@@ -6,10 +6,17 @@ static double in_place_of(const struct atsi_unit_factors *factors, uint32_t i_un
     return factors ? factors[i_unit].in_place : 1;
 }
 
+double atsi_even_part(double cpu_us, double cpu_fixed_us, double gpu_us, double gpu_fixed_us) {
+    // cpu_fixed + (1 - part) * (cpu - cpu_fixed) = gpu_fixed + part * (gpu - gpu_fixed)
+    double left_us = cpu_us - gpu_fixed_us, both_us = cpu_us - cpu_fixed_us + gpu_us - gpu_fixed_us;
+    if (!(left_us > 0) || !(both_us > 0)) return 0;
+    return left_us < both_us ? left_us / both_us : 1;
+}
+
 float atsi_share_of(const struct atsi_contention *contention, const struct atsi_schedule_unit *unit, double in_place) {
     double cpu_us = unit->t_cpu_us * contention->cpu_beside_link,
            gpu_us = (unit->transfer_us * contention->link_in_place + unit->t_gpu_us) * in_place;
-    return cpu_us + gpu_us > 0 ? (float)(cpu_us / (cpu_us + gpu_us)) : 0;
+    return (float)atsi_even_part(cpu_us, unit->cpu_fixed_us, gpu_us, unit->gpu_fixed_us);
 }
 
 void atsi_shares_even_out(const struct atsi_program *p, float *gpu_share) {
@@ -28,13 +35,19 @@ void atsi_shares_even_out(const struct atsi_program *p, float *gpu_share) {
 
 // ---- experts that are resident one by one -------------------------------------------------------------------------
 
+struct atsi_slot_times atsi_slot_times_start(const struct atsi_plan *plan) {
+    return (struct atsi_slot_times){.cpu_us = plan->cpu_start_us, .cpu_fixed_us = plan->cpu_start_us};
+}
+
 struct atsi_slot_times atsi_slot_times_of(const struct atsi_plan *plan, uint32_t i_unit,
                                           const struct atsi_schedule_unit *unit, double in_place) {
     const struct atsi_contention *c = &plan->contention;
     double absent = atsi_absent_part(plan, i_unit, 1), all_us = absent > 0 ? unit->transfer_us / absent : 0;
     return (struct atsi_slot_times){.cpu_us = unit->t_cpu_us * c->cpu_beside_link,
                                     .gpu_us = unit->t_gpu_us * in_place,
-                                    .link_us = all_us * c->link_in_place * in_place};
+                                    .link_us = all_us * c->link_in_place * in_place,
+                                    .cpu_fixed_us = unit->cpu_fixed_us,
+                                    .gpu_fixed_us = unit->gpu_fixed_us};
 }
 
 // By the number of slots with which both sides end best, the same for every token.
@@ -52,15 +65,13 @@ static bool sum_up_slots(const struct atsi_plan *plan, uint32_t router_unit, con
                          const struct atsi_unit_factors *factors, const float *can_share, struct atsi_slot_times *sum,
                          uint32_t *n_used) {
     const struct atsi_program *p = &plan->program;
-    *sum = (struct atsi_slot_times){0};
+    *sum = atsi_slot_times_start(plan);
     *n_used = 0;
     for (uint32_t u = router_unit + 1; u < p->n_units; u++) {
         if (p->units[u].router_unit != (int32_t)router_unit || !atsi_plan_resident_experts(plan, u)) continue;
         if (can_share[u] == 0) return false;
         struct atsi_slot_times t = atsi_slot_times_of(plan, u, &units[u], in_place_of(factors, u));
-        sum->cpu_us += t.cpu_us;
-        sum->gpu_us += t.gpu_us;
-        sum->link_us += t.link_us;
+        atsi_slot_times_add(sum, &t);
         *n_used = atsi_unit_experts_op(p, &p->units[u])->u.experts.n_used;
     }
     return *n_used > 0 && *n_used <= ATSI_DIVIDED_SLOTS_MAX;

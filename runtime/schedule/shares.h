@@ -8,11 +8,17 @@
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/script_cost.h"
 
+// The part of a work that the GPU computes so that both sides end together, from what all of it takes on either side and what of that is
+// taken for any part (no more than the whole). 0 or 1 where one side has better do all of it.
+double atsi_even_part(double cpu_us, double cpu_fixed_us, double gpu_us, double gpu_fixed_us);
+
 // The part of a unit that the GPU computes in place beside the CPU, so that both end together: they draw on the same host memory, and
 // reading in place is slower than the copy engine (plan->contention). `in_place`: how much slower than that the GPU's part has turned out
 // for this unit, 1 when nothing is known. 0: nothing to divide.
 float atsi_share_of(const struct atsi_contention *contention, const struct atsi_schedule_unit *unit, double in_place);
 
+// Before any operation behind a router is added: what the CPU takes to begin.
+struct atsi_slot_times atsi_slot_times_start(const struct atsi_plan *plan);
 // What a token's experts of unit i_unit take on either side; some of them are resident one by one, and `unit` is of a round of one token.
 struct atsi_slot_times atsi_slot_times_of(const struct atsi_plan *plan, uint32_t i_unit,
                                           const struct atsi_schedule_unit *unit, double in_place);

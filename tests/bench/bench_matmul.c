@@ -154,33 +154,53 @@ struct matmul_job {
     uint32_t n_matrices;
     size_t matrix_bytes;
     struct samples samples;
+    double start; // of the matrix being timed, 0: none yet
 };
 
-static void prepare_share(const struct matmul_job *j, int i_thread, int n_threads) {
+// A matrix ends where the next one begins.
+static void end_matrix(struct matmul_job *j) {
+    double time = now(j->b);
+    if (j->start > 0) j->samples.times[j->samples.n++] = time - j->start;
+    j->start = time;
+}
+
+static void prepare_share(const struct matmul_job *j, uint32_t i_share, uint32_t n_shares) {
     const struct atsi_matmul_args *a = &j->args;
     if (j->kind == ATSI_INPUT_INT8)
-        atsi_quantise_rows(&j->b->kernels, j->in, a->n_cols, a->n_tokens, a->n_cols, j->prepared, i_thread, n_threads);
+        atsi_quantise_rows(&j->b->kernels, j->in, a->n_cols, a->n_tokens, a->n_cols, j->prepared, (int)i_share,
+                           (int)n_shares);
     else if (j->kind != ATSI_INPUT_F32)
-        for (uint32_t t = (uint32_t)i_thread; t < a->n_tokens; t += (uint32_t)n_threads)
+        for (uint32_t t = i_share; t < a->n_tokens; t += n_shares)
             atsi_prepare_input(&j->b->kernels, j->kind, j->in + (size_t)t * a->n_cols, a->n_cols,
                                (uint8_t *)j->prepared + t * a->in_stride);
 }
 
-// Every matrix once: the inputs prepared, then its chunks shared out, as an executor does it.
-static void matmul_share(void *context, int i_thread, int n_threads) {
+// Every matrix once, as an executor does it: a phase in which the inputs are prepared, and one for the chunks.
+static uint32_t begin_phase(void *context, uint32_t phase) {
     struct matmul_job *j = context;
+    int n_threads = atsi_pool_n_threads(j->b->pool);
+    if (phase % 2 == 1) return atsi_matmul_n_chunks(&j->b->kernels, &j->args, n_threads);
+    end_matrix(j);
+    return (uint32_t)n_threads;
+}
+
+static void do_item(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    const struct matmul_job *j = context;
     struct atsi_matmul_args a = j->args;
-    const struct atsi_matmul_kernels *k = &j->b->kernels;
-    uint32_t n_chunks = atsi_matmul_n_chunks(k, &a, n_threads);
-    for (uint32_t m = 0; m < j->n_matrices; m++, a.weight = (const uint8_t *)a.weight + j->matrix_bytes) {
-        atsi_pool_barrier(j->b->pool);
-        double start = now(j->b);
-        prepare_share(j, i_thread, n_threads);
-        atsi_pool_barrier(j->b->pool);
-        for (uint32_t i; (i = (uint32_t)atsi_pool_next(j->b->pool)) < n_chunks;) atsi_matmul_chunk(k, &a, n_threads, i);
-        atsi_pool_barrier(j->b->pool);
-        if (i_thread == 0) j->samples.times[j->samples.n++] = now(j->b) - start;
-    }
+    int n_threads = atsi_pool_n_threads(j->b->pool);
+    (void)i_thread;
+    a.weight = (const uint8_t *)a.weight + phase / 2 * j->matrix_bytes;
+    if (phase % 2 == 0)
+        prepare_share(j, item, (uint32_t)n_threads);
+    else
+        atsi_matmul_chunk(&j->b->kernels, &a, n_threads, item);
+}
+
+static void time_matrices(struct matmul_job *j) {
+    struct atsi_pool_work work = {.n_phases = 2 * j->n_matrices, .begin = begin_phase, .item = do_item};
+    j->start = 0;
+    atsi_pool_share(j->b->pool, &work, j);
+    end_matrix(j);
 }
 
 // The first rows and tokens against the reference: a kernel that is wrong is not worth timing.
@@ -251,7 +271,7 @@ static bool bench_type(struct bench *b, enum atsi_dtype dtype, double ceiling) {
     bool same = same_as_reference(&job);
     int n_runs = n_matrices > 1 ? o->n_runs : o->n_runs * 32;
     job.samples.times = malloc(sizeof(double) * (size_t)n_runs * n_matrices);
-    for (int run = 0; run < n_runs; run++) atsi_pool_run(b->pool, matmul_share, &job);
+    for (int run = 0; run < n_runs; run++) time_matrices(&job);
     double best = low_decile(&job.samples);
     free(job.samples.times);
     double gb_s = (double)(o->n_rows * row_bytes) / best * 1e-9, flops = 2.0 * o->n_rows * o->n_cols * o->n_tokens;

@@ -42,8 +42,8 @@ generate() {
 
 # rate prefill|decode LOG: tokens a second.
 rate() { sed -n "s/^$1 .*, \([0-9.]*\) tok\/s.*/\1/p" "$2"; }
-# planned PLAN FIELD: the first number of that name in what the planner said of the plan.
-planned() { grep -o "\"$2\": *[0-9.]*" "$1.json" | head -n 1 | sed 's/.*: *//'; }
+# planned PLAN FIELD: the first number of that name in what the planner said of the plan, chunks that were only tried left out.
+planned() { sed 's/"chunks": *\[[^]]*\]//' "$1.json" | grep -o "\"$2\": *[0-9.]*" | head -n 1 | sed 's/.*: *//'; }
 # predicted_ms LOG PLAN [static]: of one decoded token, by the run itself, else by the planner (static: nothing moves).
 predicted_ms() {
     local said

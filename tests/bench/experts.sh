@@ -3,9 +3,10 @@
 # turn on the same file. Per way: rates with their spread, how many of a token's experts were found on the card and how many were
 # expected, the time that was predicted for a token and what share of the measured one it is.
 #   [PEER="COMMAND"] tests/bench/experts.sh ["SHAPE RUNS SYNTH_OPTIONS..."...]     default: "gpt-oss-20b 5" "qwen3-30b-a3b 5"
-#   WAYS="counted peer unit auto"   in this order; also `single`, one by one without statistics, and `still`, counted without exchange
+#   WAYS="counted peer unit auto"   in this order; also `single`, one by one without statistics, `few`, that without
+#   large exchanges, and `still`, counted without any exchange
 #   VRAM=6G CTX=4096 PROMPT=2048 TOKENS=128 THREADS=16   what is measured; COUNT_PROMPT=1024 COUNT_TOKENS=256 what is counted, another prompt
-#   LONG=1200   one more run of so many tokens of what was planned without statistics: what exchanging makes of it
+#   LONG=1200   one more run of so many tokens of each plan without statistics: what exchanging makes of it
 #   OUT=FOLDER  every log and the counts are left there; TRACE=40: and a trace of so many tokens of the counted plan
 # PEER is called as by tests/bench/pair.sh; ours counts from the first token on. PREPARE=1: only models, counts and plans are made, and kept;
 # KEEP=1: what is there is used and kept. Settings that all scripts here share: tests/bench/common.sh.
@@ -17,7 +18,7 @@ keep=${KEEP:-${PREPARE:-}}
 export XDG_CACHE_HOME=$WORK/cache # what runs count by the way is found by no plan of another way
 [ $# -gt 0 ] || set -- "gpt-oss-20b 5" "qwen3-30b-a3b 5"
 
-plan_of() { case $1 in still) echo counted ;; *) echo "$1" ;; esac; }
+plan_of() { case $1 in still) echo counted ;; few) echo single ;; *) echo "$1" ;; esac; }
 plan_options() {
     case $1 in
     unit) echo --experts unit --routing none ;;
@@ -26,7 +27,7 @@ plan_options() {
     counted) echo --routing "$shape.routing.json" ;;
     esac
 }
-run_options() { case $1 in still) echo --no-exchange ;; esac; }
+run_options() { case $1 in still) echo --no-exchange ;; few) echo --no-large-exchange ;; esac; }
 
 make_plan() { # WAY
     [ -s "$shape.$1.atsp" ] && return
@@ -41,16 +42,23 @@ count() {
         --save-routing "$shape.routing.json" && grep '^experts .* chosen' "$shape.count.log"
 }
 
+wants() { # WAY...: whether one of them is asked for
+    local way
+    for way; do
+        case " $ways " in *" $way "*) return ;; esac
+    done
+    return 1
+}
+
 prepare() { # SYNTH_OPTIONS...
-    local way planners=()
+    local planner planners=()
     if [ ! -s "$shape.gguf" ]; then model "${shape##*/}" "$@" || return 1; fi
     make_plan unit || return 1
-    for way in auto single; do
-        case " $ways " in *" $way "*) make_plan $way & planners+=($!) ;; esac
-    done
+    if wants auto; then make_plan auto & planners+=($!); fi
+    if wants single few; then make_plan single & planners+=($!); fi
     count || return 1
-    case " $ways " in *" counted "* | *" still "*) make_plan counted || return 1 ;; esac
-    for way in "${planners[@]}"; do wait "$way" || return 1; done
+    if wants counted still; then make_plan counted || return 1; fi
+    for planner in "${planners[@]}"; do wait "$planner" || return 1; done
     say "${shape##*/}: prepared"
 }
 
@@ -94,13 +102,15 @@ report() { # WAY
         "$(middle "$of.link")" "$(grep -o 'resident [0-9]* of .* MiB;' "$shape.$1.0.log" | head -n 1)"
 }
 
-# One run of many tokens of what was planned without statistics.
-long_run() {
-    local way=auto
-    case " $ways " in *" auto "*) ;; *) way=single ;; esac
-    generate "$shape.$way.atsp" "$shape.long.log" --threads "$threads" --tokens-in "$WORK/counting" -n "$LONG" || return 1
-    say "${shape##*/}: $way, $LONG tokens: decode $(rate decode "$shape.long.log") tok/s"
-    grep -E '^(a token|resident|exchange|decided)' "$shape.long.log" | sed 's/^/    /'
+# One run of many tokens of each plan that was made without statistics.
+long_runs() {
+    local way
+    for way in auto single; do
+        [ -s "$shape.$way.atsp" ] || continue
+        generate "$shape.$way.atsp" "$shape.$way.long.log" --threads "$threads" --tokens-in "$WORK/counting" -n "$LONG" || return 1
+        say "${shape##*/}: $way, $LONG tokens: decode $(rate decode "$shape.$way.long.log") tok/s"
+        grep -E '^(a token|resident|exchange|decided)' "$shape.$way.long.log" | sed 's/^/    /'
+    done
 }
 
 leave() {
@@ -121,7 +131,7 @@ measure() { # RUNS
     done
     report_peer
     for way in $ways; do report "$way"; done
-    if [ -n "${LONG:-}" ] && time_is_left "the long run"; then long_run || return 1; fi
+    if [ -n "${LONG:-}" ] && time_is_left "the long runs"; then long_runs || return 1; fi
     if [ -n "${OUT:-}" ]; then leave || return 1; fi
 }
 

@@ -32,6 +32,13 @@ check "planned by them and run: the same answer" single 1
 check "with a larger budget" single 2
 ignored() { ! again --vram $((least + 1))M --routing none -o "$work/single.atsp" 2>&1 | grep 'routing statistics'; }
 check "--routing none" ignored
+unsound() {
+    local file
+    file=$(echo "$XDG_CACHE_HOME"/atsi/routing-*.json) && cp "$file" "$work/kept.json" && echo '{' >"$file" &&
+        again --vram $((least + 1))M -o "$work/unsound.atsp" 2>"$work/err" && cp "$work/kept.json" "$file" &&
+        grep -q '^note: routing statistics are left out: .*routing-.*json: ' "$work/err" && ! grep -q '^routing statistics of' "$work/err"
+}
+check "unsound statistics are left out, and told of" unsound
 unwritable() {
     touch "$work/file" && XDG_CACHE_HOME=$work/file answer "$work/counted.atsp" --quiet --stats 2>"$work/err" | cmp "$work/wanted" - &&
         grep -q '^note: the counts of experts are not kept' "$work/err"
@@ -102,4 +109,9 @@ broken() {
     [ $? -eq 2 ] && grep -q 'broken.json: routers\[0\]: ' "$work/err"
 }
 check "a broken file is told" broken
+pipe() {
+    mkfifo "$work/pipe" && timeout 20 "$B/atsi-plan" "$gguf" --device $profile --vram 6G --ctx 64 --quiet --routing "$work/pipe" -o "$work/x.atsp" 2>"$work/err"
+    [ $? -eq 2 ] && grep -q 'pipe: expected a regular file' "$work/err"
+}
+check "a pipe is not waited for" pipe
 finish

@@ -42,11 +42,19 @@ same_experts() { # SWITCHES: the same logits while experts are resident one by o
     cmp "$work/cpu.logits" "$work/sim.logits" && cmp "$work/cpu.ids" "$work/sim.ids" &&
         grep -q '^resident [1-9][0-9]* of [1-9][0-9]* experts one by one, .* lately, ' "$work/stats"
 }
-for switches in "" "--no-exchange" "--no-async" "--no-split-rows" "--policy none" "--chunk 7"; do
+for switches in "" "--no-exchange" "--no-large-exchange" "--no-async" "--no-split-rows" "--policy none" "--chunk 7"; do
     check "experts one by one: $switches" same_experts "$switches"
 done
 stays() { same_experts --no-exchange && grep -q '; 0 exchanged' "$work/stats"; }
 check "--no-exchange exchanges nothing" stays
+prompt_counts() { same_experts "" && grep -q '^exchange [1-9][0-9]* large ones ahead of a token: [1-9][0-9]* experts, ' "$work/stats"; }
+check "what a prompt wants becomes resident behind it" prompt_counts
+not_large() { # N OPTIONS: no large exchange for N tokens
+    "$B/atsi-run" "$work/e.atsp" --device sim:$profile --tokens-in "$work/ids" -n "$1" --temp 0 --print-ids --ignore-eos --stats "${@:2}" 2>"$work/stats" >/dev/null &&
+        grep -q '^resident ' "$work/stats" && ! grep '^exchange ' "$work/stats"
+}
+for n in 1 2 9 16; do check "not for $n tokens" not_large $n; done
+check "not with --no-large-exchange" not_large 40 --no-large-exchange
 
 tells_decisions() { # a row for each decision that was taken over, and the names of its columns
     generate "$work/p.atsp" --device sim:$profile --decisions "$work/d.csv" >"$work/sim.ids" && head -n 1 "$work/d.csv" | grep -q '^time_s,verdict,reason,use,' &&

@@ -4,7 +4,7 @@
 #     check              tests/gpu/test_cuda: every kernel and type against the CPU's reference (needs libcmocka)
 #     sanitize           the same on small shapes under compute-sanitizer: memcheck, racecheck, initcheck
 #     bench, or a word that bench_cuda knows: tests/bench/bench_cuda
-#     models, placements, promotions, sanitize-models: whole programs on tiny models of every family (tests/gpu/models.sh)
+#     models, placements, promotions, experts, sanitize-models: whole programs on tiny models of every family (tests/gpu/models.sh)
 #     races              promotions of MODELS_FAMILIES (default: one dense, one with experts) under compute-sanitizer's racecheck
 #     reference          the tiny models of the test data against transformers' logits, all on the card and at a small budget
 # Without words: check, models, bench. NO_BUILD=1 takes the programs of $B as they are.
@@ -57,7 +57,7 @@ for what; do
             step "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/gpu/test_cuda" small
         done ;;
     models) need all; step models tests/gpu/models.sh budgets ;;
-    placements | promotions) need all; step "$what" tests/gpu/models.sh "$what" ;;
+    placements | promotions | experts) need all; step "$what" tests/gpu/models.sh "$what" ;;
     races)
         need all
         MODELS_UNDER="compute-sanitizer --tool racecheck --report-api-errors no --error-exitcode 9 --log-file /dev/stderr" \

@@ -17,7 +17,7 @@ static void set_times(struct atsi_plan *plan) {
     plan->decode_times = calloc(plan->program.n_units, sizeof *plan->decode_times);
     plan->prefill_times = calloc(plan->program.n_units, sizeof *plan->prefill_times);
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
-        plan->decode_times[u] = (struct atsi_unit_times){20, 10, 1, 5};
+        plan->decode_times[u] = (struct atsi_unit_times){.cpu_us = 20, .gpu_us = 10, .switch_us = 1, .transfer_us = 5};
         for (size_t i = 0; i < sizeof gains / sizeof *gains; i++)
             if (!strcmp(plan->program.units[u].name, gains[i].name)) plan->decode_times[u].cpu_us = gains[i].cpu_us;
         plan->prefill_times[u] = plan->decode_times[u];

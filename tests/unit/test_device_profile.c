@@ -122,6 +122,39 @@ static void test_round_trip(void **state) {
     atsi_device_profile_free(&q);
 }
 
+// A point may say what of its time is fixed; work without such a point takes the mean of those of its cost, and never more than it takes.
+static void test_fixed_parts(void **state) {
+    (void)state;
+    struct atsi_device_profile p, q;
+    struct atsi_error err;
+    char *text;
+    const char *points = "{\"bytes\":500,\"flops\":0,\"us\":40,\"spread\":0,\"fixed_us\":6},"
+                         "{\"bytes\":900,\"flops\":0,\"us\":70,\"spread\":0,\"fixed_us\":10},"
+                         "{\"bytes\":100,\"flops\":0,\"us\":3,\"spread\":0}";
+    const struct { double bytes, us, fixed_us; } cases[] = {{500, 40, 6}, {900, 70, 10}, {100, 3, 3}, {2000, 60, 8}};
+    char cost[1024];
+    snprintf(cost, sizeof cost,
+             ",{\"side\":\"cpu\",\"op\":\"experts\",\"dtype\":\"Q4_K\",\"phase\":\"decode\",\"fixed_us\":20,"
+             "\"bytes_per_us\":50,\"flops_per_us\":200,\"points\":[%s]}",
+             points);
+    check_ok(parse(GOOD, cost, &p, &err), err);
+    p.cpu_start_us = 6.5;
+    p.gpu_joined_us = 1.5;
+    check_ok(atsi_device_profile_to_json(&p, &text, &err), err);
+    check_ok(atsi_device_profile_parse(text, strlen(text), &q, &err), err);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct atsi_price price =
+            atsi_device_profile_price(&q, ATSI_CPU, ATSI_OP_EXPERTS, ATSI_Q4_K, ATSI_DECODE, cases[i].bytes, 0);
+        assert_true(price.us == cases[i].us && price.fixed_us == cases[i].fixed_us);
+    }
+    assert_true(q.cpu_start_us == 6.5 && q.gpu_joined_us == 1.5);
+    assert_true(atsi_device_profile_knows_parts(&q, ATSI_CPU) && !atsi_device_profile_knows_parts(&q, ATSI_GPU));
+    assert_true(atsi_device_profile_price(&q, ATSI_CPU, ATSI_OP_MATMUL, ATSI_Q4_K, ATSI_DECODE, 1, 0).fixed_us == 0);
+    free(text);
+    atsi_device_profile_free(&p);
+    atsi_device_profile_free(&q);
+}
+
 static void refuse(const char *first, const char *more, const char *word) {
     struct atsi_device_profile p;
     struct atsi_error err = {0};
@@ -141,6 +174,10 @@ static void test_bad_profiles_are_refused(void **state) {
     refuse(GOOD, COST("cpu", "matmul", "Q4_K", "\"1\"", ""), "fixed_us");
     refuse(GOOD, COST("cpu", "matmul", "Q4_K", "1", "{\"bytes\":1}"), "points[0]");
     refuse(GOOD, ",7", "costs[4]");
+    refuse(GOOD, COST("cpu", "matmul", "Q4_K", "1", "{\"bytes\":1,\"flops\":2,\"us\":3,\"spread\":0,\"fixed_us\":4}"),
+           "fixed_us");
+    refuse(GOOD, COST("cpu", "matmul", "Q4_K", "1", "{\"bytes\":1,\"flops\":2,\"us\":3,\"spread\":0,\"fixed_us\":-1}"),
+           "fixed_us");
 }
 
 static void test_a_side_without_a_general_cost_is_refused(void **state) {
@@ -186,6 +223,7 @@ int main(void) {
         cmocka_unit_test(test_roofline_and_points),
         cmocka_unit_test(test_other_chunks),
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_fixed_parts),
         cmocka_unit_test(test_bad_profiles_are_refused),
         cmocka_unit_test(test_a_side_without_a_general_cost_is_refused),
         cmocka_unit_test(test_a_profile_without_gpu),

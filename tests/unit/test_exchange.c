@@ -56,9 +56,10 @@ static void check_residents(struct mixed_session *b) {
     free(found);
 }
 
-// Some items leave or come back, as the budget would have it.
+// Some items leave or come back, as the budget would have it; every other time all come back, experts too.
 static void move_at_random(struct mixed_session *b, uint64_t *random) {
-    uint32_t n = (uint32_t)(test_random(random) % (b->weights.resident.n_items + 1));
+    uint32_t n = b->weights.resident.n_items;
+    if (test_random(random) % 2) n = (uint32_t)(test_random(random) % (n + 1));
     bool refused;
     check_ok(atsi_rescheduler_pause(&b->session->rescheduler, &b->err), b->err);
     if (n < b->weights.n_resident) {
@@ -85,9 +86,11 @@ static void write_text(struct mixed_session *b, bool moves, uint64_t seed, float
         int32_t ids[12];
         uint32_t n = test_random(&lengths) % 6 ? 1 : 2 + (uint32_t)(test_random(&lengths) % 11);
         if (n > N_TOKENS - i) n = N_TOKENS - i;
-        for (uint32_t k = 0; k < n; k++) ids[k] = (int32_t)((i + k) * 7 % n_vocab);
+        for (uint32_t k = 0; k < n; k++)
+            ids[k] = (int32_t)((i + k) / 12 * 7 % n_vocab); // what is wanted changes five times
         if (moves && test_random(&random) % 3 == 0) change_speeds(b, &random);
         if (moves && test_random(&random) % 4 == 0) move_at_random(b, &random);
+        if (moves && test_random(&random) % 2) atsi_session_expect(b->session, (uint32_t)(test_random(&random) % 300));
         check_ok(atsi_session_append(b->session, ids, n, NULL, NULL, &b->err), b->err);
         memcpy(logits + i * n_vocab, b->session->last_logits, n_vocab * sizeof *logits);
         if (moves) check_residents(b);
@@ -97,11 +100,11 @@ static void write_text(struct mixed_session *b, bool moves, uint64_t seed, float
 
 static void any_exchange_gives_the_same_bits(void **state) {
     (void)state;
-    static const struct atsi_exchange_params forced = {.part = 1e9, .sigmas = -1e9};
+    static const struct atsi_exchange_params forced = {.part = 1e9, .sigmas = -1e9}, large_only = {.part = 1e-9};
     const char *wanted_runs = getenv("ATSI_SOAK_RUNS");
     uint64_t n_runs = wanted_runs ? strtoull(wanted_runs, NULL, 10) : 12;
     struct mixed_session b;
-    uint32_t n_exchanged = 0;
+    uint32_t n_exchanged = 0, n_large = 0;
     mixed_session_open(&b, NULL, false, &forced);
     size_t n = N_TOKENS * (size_t)b.file.model.plan.program.n_vocab;
     float *wanted = calloc(n, sizeof *wanted), *found = calloc(n, sizeof *found);
@@ -109,14 +112,15 @@ static void any_exchange_gives_the_same_bits(void **state) {
     write_text(&b, false, 1, wanted);
     mixed_session_close(&b);
     for (uint64_t seed = 1; seed <= n_runs; seed++) {
-        mixed_session_open(&b, open_device((uint32_t)seed), seed % 2, &forced);
+        mixed_session_open(&b, open_device((uint32_t)seed), seed % 2, seed & 2 ? &large_only : &forced);
         memset(found, 0, n * sizeof *found);
         write_text(&b, true, seed * 2654435761u + 7, found);
         if (memcmp(wanted, found, n * sizeof *wanted) != 0) fail_msg("seed %llu", (unsigned long long)seed);
         n_exchanged += atsi_exchange_figures(b.session->exchange).n_exchanged;
+        n_large += atsi_exchange_figures(b.session->exchange).large.n;
         mixed_session_close(&b);
     }
-    assert_true(n_exchanged > 8 * n_runs); // or nothing was tested
+    assert_true(n_exchanged > 5 * n_runs && n_large > n_runs / 2); // or nothing was tested
     free(wanted);
     free(found);
 }
@@ -172,11 +176,69 @@ static void what_a_text_wants_becomes_resident(void **state) {
     mixed_session_close(&b);
 }
 
+// A prompt of one token again and again, in chunks of 12; then at most n_to_come tokens of another one, of which two are read.
+static struct atsi_large_exchanges read_prompt(struct mixed_session *b, uint32_t n_to_come, bool never_large) {
+    struct atsi_exchange_params params = {.part = 1e-9, .never_large = never_large};
+    int32_t ids[12];
+    mixed_session_open(b, open_device(0), false, &params);
+    for (int i = 0; i < 12; i++) ids[i] = 3;
+    for (int i = 0; i < 5; i++) {
+        uint32_t n = i < 4 ? 12 : 1; // the last chunk is one token, which is not the answer's
+        check_ok(atsi_session_append(b->session, ids, n, NULL, NULL, &b->err), b->err);
+    }
+    assert_int_equal(atsi_exchange_figures(b->session->exchange).n_exchanged, 0);
+    atsi_session_expect(b->session, n_to_come);
+    for (int i = 0; i < 2; i++) check_ok(atsi_session_append(b->session, ids, 1, NULL, NULL, &b->err), b->err);
+    check_residents(b);
+    return atsi_exchange_figures(b->session->exchange).large;
+}
+
+// The router has chosen some experts more often than those that are resident: as many of them as have room are, once the prompt is read.
+static void a_prompt_decides_what_is_resident(void **state) {
+    (void)state;
+    struct mixed_session b;
+    struct atsi_large_exchanges l = read_prompt(&b, 100, false);
+    const struct atsi_router_experts *r = &b.weights.experts.routers[0];
+    const struct atsi_routing_layer *counted = &atsi_routing_stats_of(b.routing)->layers[0];
+    uint64_t resident = 0, most[2] = {0, 0}, all = 0;
+    for (uint32_t e = 0; e < counted->n_experts; e++) {
+        uint64_t n = counted->counts[e];
+        all += n;
+        resident += r->slots[e] >= 0 ? n : 0;
+        if (n > most[0]) {
+            most[1] = most[0];
+            most[0] = n;
+        } else if (n > most[1]) {
+            most[1] = n;
+        }
+    }
+    assert_int_equal(r->n, 2);
+    assert_true(resident == most[0] + most[1]);
+    assert_true(l.n == 1 && l.n_exchanged >= 1 && l.n_exchanged <= 2 && l.took_us > 0 && l.longest_us == l.took_us);
+    assert_int_equal(l.bytes,
+                     l.n_exchanged * atsi_expert_bytes(&b.file.model.plan.program, model_file_unit(&b.file, "exps")));
+    double found = (double)resident / (double)all;
+    assert_true(l.hit_rate_after > l.hit_rate_before && l.hit_rate_after > found - 0.15 && l.hit_rate_after <= 1);
+    mixed_session_close(&b);
+}
+
+static void few_tokens_are_not_worth_it(void **state) {
+    (void)state;
+    struct mixed_session b;
+    static const uint32_t few[] = {0, 1, 5, 15};
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+        assert_int_equal(read_prompt(&b, few[i], false).n, 0);
+        mixed_session_close(&b);
+    }
+    assert_int_equal(read_prompt(&b, 1000, true).n, 0);
+    mixed_session_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_exchange_gives_the_same_bits),
-        cmocka_unit_test(experts_that_left_are_not_found),
-        cmocka_unit_test(what_a_text_wants_becomes_resident),
+        cmocka_unit_test(any_exchange_gives_the_same_bits),   cmocka_unit_test(experts_that_left_are_not_found),
+        cmocka_unit_test(what_a_text_wants_becomes_resident), cmocka_unit_test(a_prompt_decides_what_is_resident),
+        cmocka_unit_test(few_tokens_are_not_worth_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,18 +33,37 @@ static void all_slots_miss_what_is_not_resident(void **state) {
     }
 }
 
+// Half of them have fixed parts.
+static struct atsi_slot_times random_times(uint64_t *rng) {
+    struct atsi_slot_times t = {
+        .cpu_us = 100 * test_uniform(rng), .gpu_us = 20 * test_uniform(rng), .link_us = 300 * test_uniform(rng)};
+    bool fixed = test_below(rng, 2) == 1;
+    t.cpu_fixed_us = fixed ? t.cpu_us * test_uniform(rng) : 0;
+    t.gpu_fixed_us = fixed ? t.gpu_us * test_uniform(rng) : 0;
+    return t;
+}
+
+// A side that has slots pays what is fixed, and of the rest what its slots are of all n.
+static double cpu_us(const struct atsi_slot_times *t, uint32_t g, uint32_t n) {
+    return g < n ? t->cpu_fixed_us + (t->cpu_us - t->cpu_fixed_us) * (n - g) / n : 0;
+}
+
+static double gpu_us(const struct atsi_slot_times *t, uint32_t g, uint32_t n, double n_absent) {
+    return g > 0 ? t->gpu_fixed_us + (t->gpu_us - t->gpu_fixed_us) * g / n + t->link_us * n_absent / n : 0;
+}
+
+static double longer_us(const struct atsi_slot_times *t, uint32_t g, uint32_t n, double n_absent) {
+    return fmax(cpu_us(t, g, n), gpu_us(t, g, n, n_absent));
+}
+
 static void the_best_number_ends_both_sides_first(void **state) {
     (void)state;
     uint64_t rng = 7;
     for (int i = 0; i < 2000; i++) {
-        struct atsi_slot_times t = {100 * test_uniform(&rng), 20 * test_uniform(&rng), 300 * test_uniform(&rng)};
+        struct atsi_slot_times t = random_times(&rng);
         uint32_t n = 1 + (uint32_t)test_below(&rng, 12);
         double h = test_uniform(&rng), least = INFINITY;
-        for (uint32_t k = 0; k <= n; k++) {
-            double cpu = t.cpu_us * (n - k) / n,
-                   gpu = t.gpu_us * k / n + t.link_us / n * misses_by_enumeration(k, n, h);
-            least = fmin(least, fmax(cpu, gpu));
-        }
+        for (uint32_t k = 0; k <= n; k++) least = fmin(least, longer_us(&t, k, n, misses_by_enumeration(k, n, h)));
         double best = atsi_slots_us(&t, atsi_best_slots(&t, n, h), n, h);
         assert_true(fabs(best - least) < 1e-9 * (1 + least));
     }
@@ -52,7 +71,7 @@ static void the_best_number_ends_both_sides_first(void **state) {
 
 static void the_extremes_choose_one_side(void **state) {
     (void)state;
-    struct atsi_slot_times t = {100, 1, 400};
+    struct atsi_slot_times t = {.cpu_us = 100, .gpu_us = 1, .link_us = 400};
     assert_int_equal(atsi_best_slots(&t, 8, 1), 8); // all resident: the GPU alone
     t.link_us = 1e9;
     assert_int_equal(atsi_best_slots(&t, 8, 0), 0); // no link: the CPU alone
@@ -67,7 +86,9 @@ static double divided_by_enumeration(const struct atsi_slot_times *t, const stru
     for (uint32_t set = 0; set < 1u << n; set++) {
         uint32_t r = (uint32_t)__builtin_popcount(set), g = d->gpu_slots[r];
         double probability = pow(h, r) * pow(1 - h, n - r);
-        us += probability * fmax(t->cpu_us * (n - g) / n, (t->gpu_us * g + t->link_us * (g - r)) / n);
+        us += probability * longer_us(t, g, n, g - r);
+        work->any_on_cpu += g < n ? probability : 0;
+        work->any_on_gpu += g > 0 ? probability : 0;
         work->gpu_part += probability * g / n;
         work->absent_part += probability * (g - r);
         absent += probability * (n - r);
@@ -80,7 +101,7 @@ static void a_division_by_token_is_the_best_for_every_token(void **state) {
     (void)state;
     uint64_t rng = 8;
     for (int i = 0; i < 1000; i++) {
-        struct atsi_slot_times t = {100 * test_uniform(&rng), 20 * test_uniform(&rng), 300 * test_uniform(&rng)};
+        struct atsi_slot_times t = random_times(&rng);
         uint32_t n = 1 + (uint32_t)test_below(&rng, 12);
         double h = i % 10 ? test_uniform(&rng) : i % 20 == 0, uneven_us;
         struct atsi_slot_division d;
@@ -89,15 +110,16 @@ static void a_division_by_token_is_the_best_for_every_token(void **state) {
         for (uint32_t r = 0; r <= n; r++) {
             assert_true(d.gpu_slots[r] >= r && d.gpu_slots[r] <= n);
             for (uint32_t g = r; g <= n; g++) // no other number is better
-                assert_true(fmax(t.cpu_us * (n - d.gpu_slots[r]),
-                                 t.gpu_us * d.gpu_slots[r] + t.link_us * (d.gpu_slots[r] - r)) <=
-                            fmax(t.cpu_us * (n - g), t.gpu_us * g + t.link_us * (g - r)) * (1 + 1e-12));
+                assert_true(longer_us(&t, d.gpu_slots[r], n, d.gpu_slots[r] - r) <=
+                            longer_us(&t, g, n, g - r) * (1 + 1e-12));
         }
         double us = divided_by_enumeration(&t, &d, h, &expected);
         struct atsi_divided_work work = atsi_divided_work(&d, h);
         assert_true(fabs(atsi_divided_us(&t, &d, h, &uneven_us) - us) < 1e-9 * (1 + us));
         assert_true(fabs(work.gpu_part - expected.gpu_part) < 1e-9 &&
                     fabs(work.absent_part - expected.absent_part) < 1e-9);
+        assert_true(fabs(work.any_on_cpu - expected.any_on_cpu) < 1e-9 &&
+                    fabs(work.any_on_gpu - expected.any_on_gpu) < 1e-9);
         assert_true(uneven_us > -1e-9);
         for (uint32_t k = 0; k <= n; k++) { // the same for all tokens, as far as it may be, is no better
             struct atsi_slot_division same = {.n_used = n};

@@ -34,8 +34,10 @@ static void invent_times(struct atsi_plan *plan) {
     for (uint32_t u = 0; u < n; u++) {
         bool light = plan->program.units[u].weight_bytes < 100000;
         float cpu_us = light ? 20 : 800;
-        plan->decode_times[u] = (struct atsi_unit_times){cpu_us, cpu_us / 30, 5, cpu_us * 1.4f};
-        plan->prefill_times[u] = (struct atsi_unit_times){cpu_us * 8, cpu_us / 4, 8, cpu_us * 1.4f};
+        plan->decode_times[u] = (struct atsi_unit_times){
+            .cpu_us = cpu_us, .gpu_us = cpu_us / 30, .switch_us = 5, .transfer_us = cpu_us * 1.4f};
+        plan->prefill_times[u] = (struct atsi_unit_times){
+            .cpu_us = cpu_us * 8, .gpu_us = cpu_us / 4, .switch_us = 8, .transfer_us = cpu_us * 1.4f};
     }
 }
 
@@ -99,9 +101,9 @@ static void record(struct machine *m, const struct atsi_scales *s) {
         const struct atsi_split_cost *c = &r->cost.splits[i];
         double us = shaken(m, c->cpu_us * s->cpu + c->gpu_us * s->gpu + c->link_us * s->link, 0.1);
         if (c->cpu_us > 0)
-            atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], us);
+            atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], us, 0);
         else if (us > 0 && times_device)
-            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], us);
+            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], us, 0);
     }
     atsi_recorder_end_round(&m->recorder, &r->cost, r->recent_us);
 }

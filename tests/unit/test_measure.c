@@ -9,7 +9,9 @@
 #include "planner/cost.h"
 #include "planner/measure.h"
 #include "planner/profile_fit.h"
+#include "runtime/schedule/round_units.h"
 #include "tests/support/check.h"
+#include "tests/support/random.h"
 #include "tests/support/tiny_plan.h"
 
 static void check_all_priced(const struct atsi_plan *plan, const struct atsi_device_profile *p,
@@ -47,6 +49,87 @@ static void test_every_operation_once(void **state) {
         atsi_device_profile_free(&profile);
         tiny_plan_close(&f);
     }
+}
+
+static uint32_t n_slots_of(const struct atsi_op *op) {
+    return op->kind == ATSI_OP_EXPERTS ? op->u.experts.n_used : op->out[0].width / 128;
+}
+
+// With matrices as large as those of real models every one that rounds divide says what of its time is fixed, on both sides, and no other
+// operation does.
+static void test_parts_of_what_is_divided(void **state) {
+    (void)state;
+    struct tiny_plan f;
+    struct atsi_error err = {0};
+    struct atsi_device *device;
+    struct atsi_device_profile profile;
+    struct atsi_measure_result result;
+    struct atsi_sim_params params = {.memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000};
+    check_ok(atsi_sim_open(&params, &device, &err), err);
+    struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = UNLIMITED_S};
+    tiny_plan_open(&f, "qwen3moe", NULL, 32);
+    const struct atsi_program *p = &f.plan.program;
+    for (uint32_t i = 0; i < p->n_tensors; i++) p->tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES;
+    check_ok(atsi_measure_identify(&options, &profile, &err), err);
+    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    uint32_t n_divided = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (int side = ATSI_CPU; side <= ATSI_GPU; side++) {
+            const struct atsi_op *op = &p->ops[i];
+            struct atsi_work w = atsi_work_of_op(&f.plan, op, ATSI_DECODE);
+            struct atsi_price price = atsi_device_profile_price(&profile, (enum atsi_backend)side, op->kind, w.dtype,
+                                                                ATSI_DECODE, w.bytes, w.flops);
+            bool divided = atsi_op_is_divisible(p, op) && n_slots_of(op) >= 2 &&
+                           atsi_unit_is_promotable(&p->units[atsi_program_unit_of(p, i)]);
+            assert_true(price.fixed_us >= 0 && price.fixed_us <= price.us);
+            assert_true(divided || price.fixed_us == 0 || op->kind == ATSI_OP_MATMUL);
+            n_divided += divided;
+        }
+    assert_true(n_divided > 4);
+    assert_true(atsi_device_profile_knows_parts(&profile, ATSI_CPU));
+    assert_true(atsi_device_profile_knows_parts(&profile, ATSI_GPU));
+    assert_true(profile.cpu_start_us >= 0 && profile.gpu_joined_us >= 0);
+    atsi_device_profile_free(&profile);
+    tiny_plan_close(&f);
+    device->ops->close(device);
+}
+
+// Times of parts that take fixed_us + part * rest_us, each up to 5 % off and one of every four samples twice as long.
+static double noisy_fixed(double fixed_us, double rest_us, int n, uint64_t *rng) {
+    double parts[8], us[8];
+    int wild = n > 3 ? (int)test_below(rng, (uint64_t)n) : -1;
+    for (int i = 0; i < n; i++) {
+        parts[i] = (i + 1.0) / n;
+        us[i] = (fixed_us + parts[i] * rest_us) * (0.95 + 0.1 * test_uniform(rng)) * (i == wild ? 2 : 1);
+    }
+    double found = atsi_profile_fixed_of(parts, us, n), least = us[0];
+    for (int i = 0; i < n; i++) least = fmin(least, us[i]);
+    assert_true(found >= 0 && found <= least); // so that prices rise from it to any part
+    return found;
+}
+
+// Known fixed parts come out of noisy times: on the mark without noise, within a tenth of the whole with it.
+static void test_fixed_parts_are_found(void **state) {
+    (void)state;
+    enum {
+        TRIALS = 200
+    };
+    uint64_t rng = 3;
+    static const double parts[4] = {0.125, 0.25, 0.5, 1};
+    for (int fixed = 0; fixed <= 40; fixed += 8) {
+        double us[4], found[TRIALS], spread;
+        for (int i = 0; i < 4; i++) us[i] = fixed + 60 * parts[i];
+        assert_true(fabs(atsi_profile_fixed_of(parts, us, 4) - fixed) < 1e-9);
+        assert_true(fabs(atsi_profile_fixed_of(parts + 2, us + 2, 2) - fixed) < 1e-9);
+        us[1] += 500; // one of four that was disturbed
+        assert_true(fabs(atsi_profile_fixed_of(parts, us, 4) - fixed) <= 15);
+        for (int i = 0; i < TRIALS; i++) found[i] = noisy_fixed(fixed, 60, 8, &rng);
+        assert_true(fabs(atsi_median(found, TRIALS, &spread) - fixed) < 0.1 * (fixed + 60));
+    }
+    static const double falling[4] = {40, 30, 20, 10};
+    assert_true(atsi_profile_fixed_of(parts, falling, 4) == 10); // no slope below zero: the least of them
+    static const double steep[4] = {1, 10, 30, 70};
+    assert_true(atsi_profile_fixed_of(parts, steep, 4) == 0); // nothing below zero
 }
 
 static void test_no_time_means_no_points(void **state) {
@@ -176,6 +259,8 @@ static void test_fit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operation_once),
+        cmocka_unit_test(test_parts_of_what_is_divided),
+        cmocka_unit_test(test_fixed_parts_are_found),
         cmocka_unit_test(test_no_time_means_no_points),
         cmocka_unit_test(test_a_device_and_its_link),
         cmocka_unit_test(test_factors),

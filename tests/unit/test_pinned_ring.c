@@ -205,8 +205,10 @@ static void invent_times(struct atsi_plan *plan) {
     plan->prefill_times = calloc(n, sizeof *plan->prefill_times);
     plan->contention = ATSI_CONTENTION_DEFAULT;
     for (uint32_t u = 0; u < n; u++) {
-        plan->decode_times[u] = (struct atsi_unit_times){1000, 10, 1, 20};
-        plan->prefill_times[u] = (struct atsi_unit_times){8000, 20, 1, 20};
+        plan->decode_times[u] =
+            (struct atsi_unit_times){.cpu_us = 1000, .gpu_us = 10, .switch_us = 1, .transfer_us = 20};
+        plan->prefill_times[u] =
+            (struct atsi_unit_times){.cpu_us = 8000, .gpu_us = 20, .switch_us = 1, .transfer_us = 20};
     }
 }
 

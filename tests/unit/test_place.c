@@ -290,6 +290,16 @@ static void test_shares_are_predicted(void **state) {
     share = atsi_share_of(&contention, &unit, 2);
     assert_true(fabs(share * 2 * (60 * 1.5 + 10) - (1 - share) * 80 * 1.25) < 1e-4);
     assert_true(atsi_share_of(&contention, &(struct atsi_schedule_unit){.t_cpu_us = 0}, 1) == 0);
+    unit.cpu_fixed_us = 30;
+    unit.gpu_fixed_us = 5;
+    share = atsi_share_of(&contention, &unit, 1); // both end together
+    assert_true(fabs(5 + share * (60 * 1.5 + 10 - 5) - 30 - (1 - share) * (80 * 1.25 - 30)) < 1e-4);
+    unit.t_cpu_us = 4;
+    unit.cpu_fixed_us = 1;
+    unit.gpu_fixed_us = 8;
+    assert_true(atsi_share_of(&contention, &unit, 1) == 0); // done before the GPU has begun
+    unit = (struct atsi_schedule_unit){.t_cpu_us = 80, .cpu_fixed_us = 60, .t_gpu_us = 50};
+    assert_true(atsi_share_of(&contention, &unit, 1) == 1);
     check_experts_are_divided_alike();
 
     set_up(&f, "qwen3moe", NULL);

@@ -154,6 +154,40 @@ static void phases_follow_each_other(void **state) {
     atsi_pool_free(pool);
 }
 
+struct own {
+    int n_threads;
+    _Atomic int n_inside, n_strange;
+};
+
+static uint32_t begin_own(void *context, uint32_t phase) {
+    struct own *own = context;
+    (void)phase;
+    own->n_inside = 0;
+    return 3 * (uint32_t)own->n_threads;
+}
+
+// Nobody leaves the first item before all threads have one, so none can help others with theirs: each is the first of a share of three.
+static void do_own(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    struct own *own = context;
+    (void)phase, (void)i_thread;
+    if (own->n_inside >= own->n_threads) return;
+    if (item % 3 != 0) own->n_strange++;
+    own->n_inside++;
+    while (own->n_inside < own->n_threads) sched_yield();
+}
+
+static void threads_begin_with_their_own_share(void **state) {
+    (void)state;
+    static const struct atsi_pool_work WORK = {.n_phases = 5, .begin = begin_own, .item = do_own};
+    struct own own = {.n_threads = 5};
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    check_ok(atsi_pool_create_unbound(own.n_threads, &pool, &err), err);
+    atsi_pool_share(pool, &WORK, &own);
+    assert_int_equal(own.n_strange, 0);
+    atsi_pool_free(pool);
+}
+
 // A worker that is stuck in nobody's item: the dispatch ends without it. It hangs in an item of the first dispatch's last phase
 // until the caller has gone through all other items.
 struct straggler {
@@ -349,11 +383,17 @@ static void quotas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_order_memory),        cmocka_unit_test(items_are_handed_out_once),
-        cmocka_unit_test(phases_follow_each_other),     cmocka_unit_test(others_do_what_a_straggler_leaves),
-        cmocka_unit_test(pools_share_the_cores),        cmocka_unit_test(many_threads_on_one_core),
-        cmocka_unit_test(counts_are_clamped),           cmocka_unit_test(hybrid_cores),
-        cmocka_unit_test(capacities_and_bare_machines), cmocka_unit_test(quotas),
+        cmocka_unit_test(barriers_order_memory),
+        cmocka_unit_test(items_are_handed_out_once),
+        cmocka_unit_test(phases_follow_each_other),
+        cmocka_unit_test(threads_begin_with_their_own_share),
+        cmocka_unit_test(others_do_what_a_straggler_leaves),
+        cmocka_unit_test(pools_share_the_cores),
+        cmocka_unit_test(many_threads_on_one_core),
+        cmocka_unit_test(counts_are_clamped),
+        cmocka_unit_test(hybrid_cores),
+        cmocka_unit_test(capacities_and_bare_machines),
+        cmocka_unit_test(quotas),
     };
     return cmocka_run_group_tests_name("thread pool", tests, NULL, NULL);
 }

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "planner/lower.h"
+#include "planner/report.h"
 #include "tests/support/check.h"
+#include "tests/support/plan_builder.h"
 #include "tests/support/program_builder.h"
 #include "tests/support/tiny_model.h"
 
@@ -216,6 +218,43 @@ static void manifest_round_trip_is_exact(void **state) {
     atsi_plan_free(&back);
 }
 
+// Where a plan is told of, its texts move no cursor.
+static void forged_texts_are_shown_escaped(void **state) {
+    (void)state;
+    struct atsi_plan plan, back;
+    struct atsi_plan_file *file;
+    struct atsi_error err = {0};
+    struct bytes bytes = pb_plan(false);
+    char *json, *shown;
+    size_t size, n_shown;
+    test_build_plan(&plan);
+    strcpy(plan.model.name, "\x1b[31mname\x7f");
+    strcpy(plan.model.arch, "\xc2\x9b"
+                            "arch\n");
+    strcpy(plan.device, "card\r");
+    strcpy(plan.program.units[1].name, "unit\a");
+    plan.program.units[1].backend = ATSI_GPU;
+    plan.notes = strdup("first\nsecond\x1b[2J\n");
+    check_ok(atsi_plan_to_json(&plan, &json, &size, &err), err);
+    check_ok(atsi_plan_from_json(json, size, &back, &err), err);
+    assert_string_equal(back.program.units[1].name, "unit\\x07");
+    check_ok(atsi_plan_file_open_memory(&file, bytes.data, bytes.size, "mem", &err), err);
+    FILE *out = open_memstream(&shown, &n_shown);
+    check_ok(atsi_report_info(out, file, &back, false, &err), err);
+    fclose(out);
+    static const char *const lines[] = {"model      \\x1B[31mname\\x7F (\\xC2\\x9Barch\\x0A)",
+                                        "planned for card\\x0D\n", "note       first\nnote       second\\x1B[2J\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (!strstr(shown, lines[i])) fail_msg("no %s in %s", lines[i], shown);
+    for (const char *c = shown; *c; c++) assert_true(*c == '\n' || ((unsigned char)*c >= 0x20 && *c != 0x7f));
+    free(shown);
+    free(json);
+    atsi_plan_file_close(file);
+    atsi_plan_free(&plan);
+    atsi_plan_free(&back);
+    bytes_free(&bytes);
+}
+
 // A manifest with any byte changed or cut either is refused with a message or parses to a program that passes the checks.
 static void damaged_manifests_never_pass_unchecked(void **state) {
     (void)state;
@@ -266,6 +305,7 @@ int main(void) {
         cmocka_unit_test(layers_reuse_their_buffers),
         cmocka_unit_test(buffers_outside_the_compute_region_are_refused),
         cmocka_unit_test(manifest_round_trip_is_exact),
+        cmocka_unit_test(forged_texts_are_shown_escaped),
         cmocka_unit_test(damaged_manifests_never_pass_unchecked),
         cmocka_unit_test(sizes_follow_their_formulas),
     };

@@ -127,9 +127,9 @@ static void run_rounds(struct round *r, struct atsi_recorder *recorder, const st
             double noise = 1 + ((double)(test_random(random) % 1000) / 1000 - 0.5) / 10;
             double us = noise * (c->cpu_us * truth->cpu + c->gpu_us * truth->gpu + c->link_us * truth->link);
             if (c->cpu_us > 0)
-                atsi_recorder_note_cpu(recorder, &r->recent_us[i], us);
+                atsi_recorder_note_cpu(recorder, &r->recent_us[i], us, 0);
             else if (us > 0 && times_device)
-                atsi_recorder_note_device(recorder, &r->recent_us[i], us);
+                atsi_recorder_note_device(recorder, &r->recent_us[i], us, 0);
         }
         atsi_recorder_end_round(recorder, &r->cost, r->recent_us);
     }
@@ -196,10 +196,42 @@ static void a_hiccup_is_no_load(void **state) {
     run_rounds(&r, &recorder, &as_planned, 20, &random);
     uint32_t i = 0;
     while (!(r.cost.splits[i].cpu_us > 0)) i++;
-    atsi_recorder_note_cpu(&recorder, &r.recent_us[i], 1e6);
+    atsi_recorder_note_cpu(&recorder, &r.recent_us[i], 1e6, 0);
     atsi_recorder_end_round(&recorder, &r.cost, r.recent_us);
     assert_true(recorder.scales.cpu < 1.5);
     close_round(&r);
+}
+
+// A split of a division: 15 us for tokens all of whose experts are resident, 125 for three of ten with one that crosses the link. Its mean
+// is found, and a hiccup counts no more than all slots would take.
+static void two_kinds_of_times_have_their_mean(void **state) {
+    (void)state;
+    enum {
+        SAMPLES = 2000
+    };
+    struct atsi_recorder recorder;
+    uint64_t random = 5;
+    float alike = 0, uneven = 0;
+    double taken_us = 0, alike_us = 0, uneven_us = 0;
+    atsi_recorder_start(&recorder);
+    recorder.n_rounds = 2;
+    for (int i = 0; i < SAMPLES; i++) {
+        double us = test_random(&random) % 10 < 3 ? 125 : 15;
+        atsi_recorder_note_device(&recorder, &alike, us, 0);
+        atsi_recorder_note_device(&recorder, &uneven, us, 500);
+        taken_us += us / SAMPLES;
+        alike_us += alike / SAMPLES;
+        uneven_us += uneven / SAMPLES;
+    }
+    assert_true(fabs(uneven_us / taken_us - 1) < 0.03);
+    assert_true(alike_us < 0.85 * taken_us); // what clipping would make of it
+    uneven = 15;
+    atsi_recorder_note_device(&recorder, &uneven, 1e5, 500);
+    assert_true(uneven <= 15 + 0.2 * 500);
+    recorder.scales.link = 2; // twice as long now
+    uneven = 15;
+    atsi_recorder_note_device(&recorder, &uneven, 1e5, 500);
+    assert_true(uneven > 15 + 0.19 * (1000 - 15) && uneven <= 15 + 0.2 * 1000);
 }
 
 // A resource that is not used any more is taken for free again after a while, so that it is tried.
@@ -267,6 +299,7 @@ int main(void) {
         cmocka_unit_test(speeds_are_found_and_followed),
         cmocka_unit_test(held_up_handovers_are_found),
         cmocka_unit_test(a_hiccup_is_no_load),
+        cmocka_unit_test(two_kinds_of_times_have_their_mean),
         cmocka_unit_test(what_is_not_seen_is_forgotten),
         cmocka_unit_test(single_units_are_told_apart),
         cmocka_unit_test(the_device_is_timed_now_and_then),

@@ -31,8 +31,10 @@ static void open_round(struct round *r, bool resident) {
     r->plan.decode_times = calloc(n, sizeof *r->plan.decode_times);
     r->plan.prefill_times = calloc(n, sizeof *r->plan.prefill_times);
     for (uint32_t u = 0; u < n; u++) {
-        r->plan.decode_times[u] = (struct atsi_unit_times){100, 10, 4, 80};
-        r->plan.prefill_times[u] = (struct atsi_unit_times){900, 30, 4, 160};
+        r->plan.decode_times[u] =
+            (struct atsi_unit_times){.cpu_us = 100, .gpu_us = 10, .switch_us = 4, .transfer_us = 80};
+        r->plan.prefill_times[u] =
+            (struct atsi_unit_times){.cpu_us = 900, .gpu_us = 30, .switch_us = 4, .transfer_us = 160};
         if (r->plan.program.units[u].kind == ATSI_UNIT_EXPERTS) r->experts = u;
     }
     if (!resident) return;
@@ -156,12 +158,36 @@ static void shares_are_whole_slots(void **state) {
     atsi_plan_free(&none.plan);
 }
 
+struct fixed {
+    double start_us, cpu_us, gpu_us;
+};
+
+static uint32_t count_cpu_actions(const struct atsi_script *script) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < script->n_actions; i++) n += script->actions[i].kind == ATSI_ACTION_CPU;
+    return n;
+}
+
 // Behind a router on the GPU slots are divided by how many of a token's experts are resident: means over none, one and two of two.
-static void slots_divided_by_token_cost_their_means(void **state) {
-    (void)state;
+// Only the splits of the divided experts say what all slots would take on their side.
+static void check_most(const struct atsi_script *script, const struct atsi_script_cost *cost, double cpu_us,
+                       double gpu_us) {
+    double most_us = 0;
+    for (uint32_t i = 0; i < script->n_actions; i++) {
+        most_us += cost->splits[i].most_us;
+        if (cost->splits[i].most_us > 0 && script->actions[i].kind == ATSI_ACTION_CPU)
+            assert_float_equal(cost->splits[i].most_us, cpu_us, 1e-2);
+    }
+    assert_true(fabs(most_us - cpu_us - gpu_us) < 1e-2 * (1 + gpu_us / 100));
+}
+
+static void check_means(const struct fixed *fixed) {
     static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
     struct round r;
     open_round(&r, true);
+    r.plan.cpu_start_us = fixed->start_us;
+    r.plan.decode_times[r.experts].cpu_fixed_us = fixed->cpu_us;
+    r.plan.decode_times[r.experts].gpu_fixed_us = fixed->gpu_us;
     uint32_t n_uneven = 0;
     for (int link_us = 1; link_us < 2000; link_us *= 3) {
         struct atsi_script script;
@@ -171,8 +197,11 @@ static void slots_divided_by_token_cost_their_means(void **state) {
         float share = share_experts(&r, ATSI_GPU);
         const uint8_t *gpu_slots = r.divisions[r.plan.program.units[r.experts].router_unit].gpu_slots;
         for (uint32_t n = 0; n <= USED; n++) {
-            double c = 100 * 1.25 * (USED - gpu_slots[n]) / USED, g = 10.0 * gpu_slots[n] / USED,
+            double c = fixed->start_us + fixed->cpu_us + (100 * 1.25 - fixed->cpu_us) * (USED - gpu_slots[n]) / USED,
+                   g = fixed->gpu_us + (10 - fixed->gpu_us) * gpu_slots[n] / USED,
                    l = link_us * 1.1 * (gpu_slots[n] - n) / USED;
+            if (gpu_slots[n] == USED) c = 0;
+            if (gpu_slots[n] == 0) g = 0;
             cpu_us += chances[n] * c;
             gpu_us += chances[n] * g;
             over_us += chances[n] * l;
@@ -183,7 +212,9 @@ static void slots_divided_by_token_cost_their_means(void **state) {
         if (share >= 1 - 1e-6) continue; // all of it on the GPU
         build(&r, &script, &cost);
         struct atsi_script_terms terms = atsi_script_terms_of(&script, &cost);
-        double others_us = 0, others_gpu_us = 0; // what has no experts costs what it costs
+        double others_us =
+            (count_cpu_actions(&script) - 1) * fixed->start_us; // what has no experts costs what it costs
+        double others_gpu_us = 0;
         for (uint32_t u = 0; u < r.plan.program.n_units; u++) {
             if (u == r.experts) continue;
             others_us += r.backends[u] == ATSI_CPU ? 100 * 1.25 : 0;
@@ -193,11 +224,18 @@ static void slots_divided_by_token_cost_their_means(void **state) {
         assert_true(fabs(terms.gpu_us - others_gpu_us - gpu_us) < 1e-2);
         assert_true(fabs(cost.uneven_us - (longer_us - fmax(cpu_us, gpu_us + over_us))) < 1e-2);
         n_uneven += cost.uneven_us > 1;
+        check_most(&script, &cost, 100 * 1.25, 10 + link_us * 1.1);
         atsi_script_cost_free(&cost);
         atsi_script_free(&script);
     }
     assert_true(n_uneven > 1);
     atsi_plan_free(&r.plan);
+}
+
+static void slots_divided_by_token_cost_their_means(void **state) {
+    (void)state;
+    check_means(&(struct fixed){0});
+    check_means(&(struct fixed){.cpu_us = 30, .gpu_us = 4, .start_us = 3});
 }
 
 // Pricing a script again gives what pricing it at first would have.

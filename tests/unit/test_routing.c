@@ -1,5 +1,6 @@
 // Routing statistics: counting, the file, what the counts say.
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ static void test_cache(void **state) {
     struct bytes file;
     struct atsi_lowered lowered;
     struct atsi_routing_stats one, kept;
-    struct atsi_error err;
+    struct atsi_error err, why;
     char folder[TEMP_ROOT_CAP];
     lower_moe(&gguf, &file, &lowered);
     const struct atsi_program *p = &lowered.program;
@@ -103,28 +104,31 @@ static void test_cache(void **state) {
     assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
     char *path = atsi_routing_cache_path(0xABC), *other = atsi_routing_cache_path(0xABD);
     assert_true(path && other && strcmp(path, other) != 0 && !strncmp(path, folder, strlen(folder)));
-    assert_false(atsi_routing_cache_load(path, p, &kept));
+    assert_false(atsi_routing_cache_load(path, p, &kept, &why));
+    assert_string_equal(why.text, "");
     atsi_routing_stats_free(&kept);
     count_same(&one, p, 5);
     for (uint64_t times = 1; times <= 3; times++) {
         check_ok(atsi_routing_cache_add(path, p, &one, &err), err);
-        assert_true(atsi_routing_cache_load(path, p, &kept));
+        assert_true(atsi_routing_cache_load(path, p, &kept, &why));
         for (uint32_t i = 0; i < kept.n_layers; i++)
             assert_true(kept.layers[i].n_tokens == 5 * times && kept.layers[i].counts[1] == 5 * times &&
                         kept.layers[i].counts[2] == 0);
         atsi_routing_stats_free(&kept);
     }
     check_ok(atsi_cache_write(path, "{", 1, &err), err);
-    assert_false(atsi_routing_cache_load(path, p, &kept));
+    assert_false(atsi_routing_cache_load(path, p, &kept, &why));
+    check_message(why, path);
     atsi_routing_stats_free(&kept);
     check_ok(atsi_routing_cache_add(path, p, &one, &err), err);
-    assert_true(atsi_routing_cache_load(path, p, &kept));
+    assert_true(atsi_routing_cache_load(path, p, &kept, &why));
     assert_int_equal(kept.layers[0].n_tokens, 5);
     atsi_routing_stats_free(&kept);
     one.layers[0].n_experts = 3; // a router that this model does not have
     one.layers[0].counts[2] = 0;
     check_ok(atsi_routing_cache_add(other, p, &one, &err), err);
-    assert_false(atsi_routing_cache_load(other, p, &kept));
+    assert_false(atsi_routing_cache_load(other, p, &kept, &why));
+    check_message(why, other, "nothing is known of layer");
     atsi_routing_stats_free(&kept);
     free(other);
     assert_int_equal(setenv("XDG_CACHE_HOME", path, 1), 0); // a file where a folder should be
@@ -196,8 +200,59 @@ static void test_bad_files(void **state) {
     }
 }
 
+struct adding {
+    const struct atsi_program *program;
+    const struct atsi_routing_stats *counted;
+    const char *path;
+};
+enum {
+    N_TOGETHER = 4,
+    N_ADDED = 6
+};
+
+static void *add_often(void *argument) {
+    const struct adding *a = argument;
+    struct atsi_error err;
+    for (int i = 0; i < N_ADDED; i++)
+        if (atsi_routing_cache_add(a->path, a->program, a->counted, &err) != ATSI_OK) return argument;
+    return NULL;
+}
+
+// Those that end at the same time lose nothing.
+static void test_added_together(void **state) {
+    (void)state;
+    struct atsi_gguf *gguf = NULL;
+    struct bytes file;
+    struct atsi_lowered lowered;
+    struct atsi_routing_stats one, kept;
+    struct atsi_error why;
+    char folder[TEMP_ROOT_CAP];
+    pthread_t threads[N_TOGETHER];
+    lower_moe(&gguf, &file, &lowered);
+    count_same(&one, &lowered.program, 3);
+    temp_folder(folder);
+    assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
+    struct adding adding = {&lowered.program, &one, atsi_routing_cache_path(7)};
+    for (int i = 0; i < N_TOGETHER; i++) assert_int_equal(pthread_create(&threads[i], NULL, add_often, &adding), 0);
+    for (int i = 0; i < N_TOGETHER; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    assert_true(atsi_routing_cache_load(adding.path, &lowered.program, &kept, &why));
+    assert_int_equal(kept.layers[0].n_tokens, 3 * N_TOGETHER * N_ADDED);
+    atsi_routing_stats_free(&kept);
+    atsi_routing_stats_free(&one);
+    free((char *)(uintptr_t)adding.path);
+    temp_remove(folder);
+    atsi_lowered_free(&lowered);
+    atsi_gguf_close(gguf);
+    bytes_free(&file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts_and_file), cmocka_unit_test(test_bad_files),
-                                       cmocka_unit_test(test_cache), cmocka_unit_test(test_check_and_means)};
+                                       cmocka_unit_test(test_cache), cmocka_unit_test(test_added_together),
+                                       cmocka_unit_test(test_check_and_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

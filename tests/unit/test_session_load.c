@@ -24,8 +24,10 @@ static void invent_times(struct atsi_plan *plan, uint64_t *random) {
     plan->contention = ATSI_CONTENTION_DEFAULT;
     for (uint32_t u = 0; u < n; u++) {
         float cpu_us = 50 + (float)(test_random(random) % 100);
-        plan->decode_times[u] = (struct atsi_unit_times){cpu_us, cpu_us / 8, 5, cpu_us * 0.8f};
-        plan->prefill_times[u] = (struct atsi_unit_times){cpu_us * 8, cpu_us / 4, 8, cpu_us * 0.8f};
+        plan->decode_times[u] = (struct atsi_unit_times){
+            .cpu_us = cpu_us, .gpu_us = cpu_us / 8, .switch_us = 5, .transfer_us = cpu_us * 0.8f};
+        plan->prefill_times[u] = (struct atsi_unit_times){
+            .cpu_us = cpu_us * 8, .gpu_us = cpu_us / 4, .switch_us = 8, .transfer_us = cpu_us * 0.8f};
     }
 }
 

@@ -265,12 +265,71 @@ static void large_instances_are_fast(void **state) {
     assert_int_equal(atsi_solve_dp(&inst, placement, &err), ATSI_BAD_INPUT);
 }
 
+// ---- divisible units ----------------------------------------------------------------------------------------------
+
+// The best of the others by exhaustive search, with the rest of the budget filled by parts of the divisible units, the densest first.
+static double best_with_parts(const struct problem *p, size_t n_whole) {
+    uint64_t g = p->inst.granularity_bytes, all = p->inst.budget_bytes / g;
+    double best = -INFINITY;
+    for (uint64_t left = 0; left <= all; left++) {
+        struct atsi_solve_instance whole = {(all - left) * g, g, n_whole, p->units};
+        double value = best_of_all(&whole), room = (double)left;
+        bool taken[N_MAX] = {false};
+        for (size_t k = n_whole; k < p->inst.n_units && room > 0; k++) {
+            size_t densest = 0;
+            for (size_t i = n_whole; i < p->inst.n_units; i++)
+                if (!taken[i] && (!densest || p->units[i].t_cpu_us * (double)p->units[densest].size_bytes >
+                                                  p->units[densest].t_cpu_us * (double)p->units[i].size_bytes))
+                    densest = i;
+            double need = (double)(p->units[densest].size_bytes / g), part = fmin(1, room / need);
+            taken[densest] = true;
+            value += part * p->units[densest].t_cpu_us;
+            room -= part * need;
+        }
+        best = fmax(best, value);
+    }
+    return best;
+}
+
+static void bounds_hold_for_parts(void **state) {
+    (void)state;
+    enum {
+        DIVISIBLE = 3
+    };
+    for (uint64_t seed = 0; seed < 150; seed++) {
+        struct problem p;
+        struct atsi_solve_result result;
+        struct atsi_error err = {0};
+        uint8_t placement[N_MAX];
+        uint64_t rng = seed + 77;
+        make_random(&p, seed + 20000, 6);
+        uint64_t g = p.inst.granularity_bytes = 100, total = 0;
+        for (size_t i = 0; i < p.inst.n_units; i++) total += p.units[i].size_bytes = g * test_below(&rng, 12);
+        size_t n_whole = p.inst.n_units;
+        for (size_t i = 0; i < DIVISIBLE; i++) {
+            struct atsi_solve_unit *u = &p.units[p.inst.n_units++];
+            *u = (struct atsi_solve_unit){.size_bytes = g * (1 + test_below(&rng, 20)),
+                                          .t_cpu_us = 60 * test_uniform(&rng),
+                                          .is_divisible = true};
+            total += u->size_bytes;
+        }
+        p.inst.budget_bytes = test_below(&rng, total);
+        check_ok(atsi_solve(&p.inst, NULL, placement, &result, &err), err);
+        double best = best_with_parts(&p, n_whole);
+        assert_int_equal(result.milp.status, ATSI_MILP_BOUNDED);
+        if (fabs(result.milp.bound_us - best) > 1e-6 * fmax(1, fabs(best)))
+            fail_msg("seed %llu: bound %.9g, best with parts %.9g", (unsigned long long)seed, result.milp.bound_us,
+                     best);
+        assert_true(result.value.objective_us <= best + 1e-9 && result.gap >= -1e-9);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dp_equals_exhaustive_search),    cmocka_unit_test(dp_respects_fixed_units),
         cmocka_unit_test(partition_is_algorithm_1),       cmocka_unit_test(glpk_agrees),
         cmocka_unit_test(certificate_bounds_the_optimum), cmocka_unit_test(any_scale_is_certified),
-        cmocka_unit_test(large_instances_are_fast),
+        cmocka_unit_test(large_instances_are_fast),       cmocka_unit_test(bounds_hold_for_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

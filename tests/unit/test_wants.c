@@ -112,12 +112,147 @@ static void all_or_nothing_resident_is_no_choice(void **state) {
     atsi_wants_free(&w);
 }
 
+// ---- large exchanges ----------------------------------------------------------------------------------------------
+
+enum {
+    MANY = 64,
+    ROOM = 16,
+    CHOSEN = 4,
+    PROMPT = 300
+};
+
+// Four different experts, e by its weight.
+static void draw_by(const double *weights, uint64_t *random, int32_t *ids) {
+    double left[MANY], sum = 0;
+    for (int e = 0; e < MANY; e++) sum += left[e] = weights[e];
+    for (int i = 0; i < CHOSEN; i++) {
+        double x = test_uniform(random) * sum;
+        int32_t e = 0;
+        while (e + 1 < MANY && (x -= left[e]) >= 0) e++;
+        while (left[e] == 0) e--; // rounding
+        ids[i] = e;
+        sum -= left[e];
+        left[e] = 0;
+    }
+}
+
+struct settled {
+    double before, after; // hit rates, of 4000 other tokens
+    uint32_t n_exchanged;
+};
+
+// A prompt is read while `slots` say what is resident; then whatever pays with 128 tokens to come is exchanged.
+static struct settled settle(const double *weights, const int32_t *slots, uint64_t seed) {
+    struct settled out = {0};
+    struct atsi_wants w;
+    struct atsi_error err = {0};
+    double rates[MANY];
+    int32_t now[MANY], ids[CHOSEN];
+    uint64_t random = seed;
+    memcpy(now, slots, sizeof now);
+    check_ok(atsi_wants_start(&w, MANY, CHOSEN, slots, 0.4, &err), err);
+    for (int t = 0; t < PROMPT; t++) {
+        draw_by(weights, &random, ids);
+        atsi_wants_note(&w, ids, slots);
+    }
+    atsi_wants_estimate(&w, slots, rates);
+    for (;;) {
+        struct atsi_wanted wanted = atsi_wants_exchange_by(rates, MANY, now);
+        if (wanted.gain * 128 <= 1) break;
+        for (int e = 0; e < MANY; e++)
+            if (now[e] == (int32_t)wanted.place) now[e] = -1;
+        now[wanted.expert] = (int32_t)wanted.place;
+        out.n_exchanged++;
+    }
+    for (int t = 0; t < 4000; t++) {
+        draw_by(weights, &random, ids);
+        for (int i = 0; i < CHOSEN; i++) {
+            out.before += slots[ids[i]] >= 0 ? 1.0 / (4000 * CHOSEN) : 0;
+            out.after += now[ids[i]] >= 0 ? 1.0 / (4000 * CHOSEN) : 0;
+        }
+    }
+    atsi_wants_free(&w);
+    return out;
+}
+
+// Popular ones are those of low numbers; resident are the first ROOM, or the last.
+static struct settled settle_many(double exponent, bool best, uint32_t n_runs) {
+    struct settled sum = {0};
+    double weights[MANY];
+    int32_t slots[MANY];
+    for (int e = 0; e < MANY; e++) {
+        weights[e] = pow(1 + e, -exponent);
+        slots[e] = best ? (e < ROOM ? e : -1) : (e < MANY - ROOM ? -1 : e - (MANY - ROOM));
+    }
+    for (uint32_t i = 0; i < n_runs; i++) {
+        struct settled s = settle(weights, slots, 77 + i);
+        sum.before += s.before / n_runs;
+        sum.after += s.after / n_runs;
+        sum.n_exchanged += s.n_exchanged;
+    }
+    return sum;
+}
+
+static void a_prompt_tells_the_wanted_from_the_lucky(void **state) {
+    (void)state;
+    enum {
+        RUNS = 20
+    };
+    for (int i = 0; i < 2; i++) {
+        double exponent = i ? 1 : 0.5;
+        struct settled best = settle_many(exponent, true, RUNS), worst = settle_many(exponent, false, RUNS);
+        assert_true(worst.before < best.before - 0.2);
+        assert_true(worst.after > best.before - 0.03); // of what can be had hardly anything is missed
+        assert_true(best.after > best.before - 0.005 && best.n_exchanged < RUNS); // and what is good stays
+    }
+    struct settled even = settle_many(0, false, RUNS);
+    assert_true(even.n_exchanged < 3 * RUNS);
+}
+
+// By the definition: within a group the part of the distance to the mean that luck does not explain.
+static void estimates_are_taken_back_towards_the_mean(void **state) {
+    (void)state;
+    struct atsi_wants w;
+    uint64_t random = 21;
+    int32_t ids[USED];
+    double rates[N];
+    start(&w, first_four, 0.5);
+    for (int t = 0; t < 100; t++) {
+        draw(&random, ids);
+        atsi_wants_note(&w, ids, first_four);
+    }
+    atsi_wants_estimate(&w, first_four, rates);
+    double keeps = 1 / (1 + 1.0 / ATSI_WANTS_TOKENS), tokens = pow(keeps, 100) * ATSI_WANTS_PRIOR,
+           squares = pow(keeps, 200) * ATSI_WANTS_PRIOR;
+    for (int t = 0; t < 100; t++) {
+        tokens += pow(keeps, t);
+        squares += pow(keeps, 2 * t);
+    }
+    for (int group = 0; group < 2; group++) {
+        int first = group ? 4 : 0, end = group ? N : 4;
+        double mean = 0, spread = 0;
+        for (int e = first; e < end; e++) mean += w.counts[e] / w.weight / tokens / (end - first);
+        for (int e = first; e < end; e++) spread += pow(w.counts[e] / w.weight / tokens - mean, 2) / (end - first);
+        double kept = fmax(0, 1 - mean * squares / (tokens * tokens) / spread);
+        for (int e = first; e < end; e++)
+            assert_true(fabs(rates[e] - (mean + kept * (w.counts[e] / w.weight / tokens - mean))) < 1e-9);
+    }
+    atsi_wants_restart_hits(&w, 0.75);
+    assert_true(fabs(atsi_wants_hit_rate(&w) - 0.75) < 1e-12 && fabs(atsi_wants_seen_hit_rate(&w) - 0.75) < 1e-12);
+    static const int32_t one_hit[USED] = {0, 8, 9};
+    atsi_wants_note(&w, one_hit, first_four);
+    assert_true(fabs(atsi_wants_seen_hit_rate(&w) - 1.0 / 3) < 1e-12 && atsi_wants_hit_rate(&w) > 0.7);
+    atsi_wants_free(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(older_choices_count_less),
         cmocka_unit_test(texts_may_be_long),
         cmocka_unit_test(luck_is_no_reason),
         cmocka_unit_test(all_or_nothing_resident_is_no_choice),
+        cmocka_unit_test(a_prompt_tells_the_wanted_from_the_lucky),
+        cmocka_unit_test(estimates_are_taken_back_towards_the_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -433,10 +433,11 @@ static void pinned_memory_is_refused(void **state) {
 // What the run pins after the weights has its place: it is left where there is little.
 static void later_pinned_memory_has_its_place(void **state) {
     (void)state;
-    for (uint64_t limit = 1 << 20; limit <= 4 << 20; limit += 300 << 10) {
+    for (uint64_t limit = 1 << 20; limit <= 8 << 20; limit += 150 << 10) {
         struct bench b;
         void *host, *dev;
-        open_bench(&b, ATSI_CPU, false, (struct atsi_sim_params){.refuse_register = true, .pinned_bytes = limit});
+        bool compress = limit / (150 << 10) % 2; // then tensors are unpacked, into pinned memory where there is some
+        open_bench(&b, ATSI_CPU, compress, (struct atsi_sim_params){.refuse_register = true, .pinned_bytes = limit});
         struct atsi_weights_params params = {.model = &b.file.model, .device = b.device, .beside_host_bytes = 1 << 20};
         check_ok(atsi_weights_load(&b.weights, &params, &b.err), b.err);
         check_all(&b);
