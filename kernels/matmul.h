@@ -96,9 +96,12 @@ struct atsi_matmul_kernels {
     atsi_matmul_fn *many[ATSI_DTYPE_LIMIT];
     atsi_input_cut_fn *cut;
     uint32_t many_group; // tokens that they take at once
+    bool read_ahead;     // with one token, weights are asked for before they are read
 };
 // Fills *out. The isa must be supported (kernels/cpu/features.h).
 void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa);
+// The same with read_ahead as given instead of what is best here; results do not differ.
+void atsi_matmul_kernels_init_ahead(struct atsi_matmul_kernels *out, enum atsi_isa isa, bool read_ahead);
 
 // One row of any kind but F32.
 void atsi_prepare_input(const struct atsi_matmul_kernels *k, enum atsi_input_kind kind, const float *in,

@@ -58,6 +58,11 @@ bool atsi_isa_supported(enum atsi_isa isa) {
 
 bool atsi_cpu_has_vbmi(void) { return all_set(read_cpu().leaf7_ecx, bit_AVX512VBMI); }
 
+bool atsi_cpu_wants_prefetch(void) {
+    uint32_t a, vendor[3]; // in ebx, edx, ecx
+    return __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "GenuineIntel", sizeof vendor) == 0;
+}
+
 bool atsi_cpu_has_amx(void) {
     const uint32_t AMX_STATE = 3u << 17, AMX_BITS = 1u << 22 | 3u << 24; // of leaf 7, edx: bf16; tiles, int8
     enum {
@@ -71,6 +76,7 @@ bool atsi_cpu_has_amx(void) {
 #else
 bool atsi_isa_supported(enum atsi_isa isa) { return isa == ATSI_ISA_REFERENCE; }
 bool atsi_cpu_has_vbmi(void) { return false; }
+bool atsi_cpu_wants_prefetch(void) { return false; }
 bool atsi_cpu_has_amx(void) { return false; }
 #endif
 

@@ -24,6 +24,9 @@ enum atsi_isa atsi_isa_best(void);
 bool atsi_cpu_has_vbmi(void);
 // Whether it has AMX for int8 and bfloat16, and the system lets this process use it: asks for that (Linux 5.16), for all threads.
 bool atsi_cpu_has_amx(void);
+// Whether a thread that reads much once gets it faster when it asks for it ahead by instructions: Intel's processors, not AMD's (measured;
+// docs/kernels-cpu.md).
+bool atsi_cpu_wants_prefetch(void);
 // By name; NULL and "auto" give the best. ATSI_BAD_INPUT when the name is unknown or the CPU lacks the instructions.
 enum atsi_status atsi_isa_select(const char *name, enum atsi_isa *out, struct atsi_error *err);
 

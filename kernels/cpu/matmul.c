@@ -49,8 +49,13 @@ void atsi_prepare_input(const struct atsi_matmul_kernels *k, enum atsi_input_kin
 }
 
 void atsi_matmul_kernels_init(struct atsi_matmul_kernels *out, enum atsi_isa isa) {
+    atsi_matmul_kernels_init_ahead(out, isa, atsi_cpu_wants_prefetch());
+}
+
+void atsi_matmul_kernels_init_ahead(struct atsi_matmul_kernels *out, enum atsi_isa isa, bool read_ahead) {
     memset(out, 0, sizeof *out);
     out->isa = isa;
+    out->read_ahead = read_ahead;
     atsi_matmul_fill_ref(out);
 #if defined(__x86_64__)
     if (isa >= ATSI_ISA_AVX2) atsi_matmul_fill_avx2(out);

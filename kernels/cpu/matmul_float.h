@@ -81,23 +81,35 @@ static void float_tail(enum atsi_dtype dtype, const uint8_t *w, const float *x, 
         vf_store(part + h, vf_fma(vf_load(weights + h), vf_load(inputs + h), vf_load(part + h)));
 }
 
+// acc += 16 columns of a row.
+INLINE void float_step(enum atsi_dtype dtype, const uint8_t *w, const float *x, size_t col, vflt acc[HALVES]) {
+#pragma GCC unroll 2
+    for (int h = 0; h < HALVES; h++) {
+        size_t at = col + (size_t)(LANES * h);
+        acc[h] = vf_fma(load_weights(dtype, w + at * float_bytes(dtype)), vf_load(x + at), acc[h]);
+    }
+}
+
 // The product of one row with the only token. This is bound by the memory, so rows come whole, one after the other, for the prefetchers
 // (24 against 16 GB/s with four rows at once, 9 with panels, on a Zen 4 core that reads 25), in few instructions.
-INLINE float float_row(enum atsi_dtype dtype, const uint8_t *w, const float *x, uint32_t n_cols) {
-    uint32_t n_whole = n_cols / PARTS * PARTS;
+INLINE float float_row(enum atsi_dtype dtype, const uint8_t *w, const float *x, uint32_t n_cols, bool ahead) {
+    enum {
+        LINE = 64
+    };
+    size_t col = 0, n_whole = n_cols / PARTS * PARTS, line_cols = LINE / float_bytes(dtype);
     vflt acc[HALVES];
     for (int h = 0; h < HALVES; h++) acc[h] = vf_zero();
-#pragma GCC unroll 4
-    for (uint32_t c = 0; c < n_whole; c += PARTS)
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) {
-            size_t at = c + (size_t)(LANES * h);
-            acc[h] = vf_fma(load_weights(dtype, w + at * float_bytes(dtype)), vf_load(x + at), acc[h]);
-        }
+    for (; col + line_cols <= n_whole; col += line_cols) {
+        if (ahead) atsi_ask_ahead(w + col * float_bytes(dtype), LINE);
+#pragma GCC unroll 2
+        for (size_t c = 0; c < line_cols; c += PARTS) float_step(dtype, w, x, col + c, acc);
+    }
+    for (; col < n_whole; col += PARTS) float_step(dtype, w, x, col, acc);
     if (n_whole < n_cols) {
         float part[PARTS] __attribute__((aligned(64)));
         for (int h = 0; h < HALVES; h++) vf_store(part + LANES * h, acc[h]);
-        float_tail(dtype, w + n_whole * float_bytes(dtype), x + n_whole, n_cols - n_whole, part);
+        float_tail(dtype, w + n_whole * float_bytes(dtype), x + n_whole, n_cols - (uint32_t)n_whole, part);
         for (int h = 0; h < HALVES; h++) acc[h] = vf_load(part + LANES * h);
     }
     return vf_sum_16(acc);
@@ -142,14 +154,14 @@ static void store_floats(const struct atsi_matmul_args *a, uint32_t row, uint32_
 }
 
 INLINE void float_rows(enum atsi_dtype dtype, const struct atsi_matmul_args *a, const uint8_t *w, uint32_t row,
-                       uint32_t n_rows, uint32_t t) {
+                       uint32_t n_rows, uint32_t t, bool ahead) {
     const float *x = atsi_matmul_in_row(a, t);
     float *out = atsi_matmul_out_row(a, t);
     for (uint32_t r = 0; r < n_rows; r++, w += a->n_cols * float_bytes(dtype))
-        store_float(a, row + r, float_row(dtype, w, x, a->n_cols), out);
+        store_float(a, row + r, float_row(dtype, w, x, a->n_cols, ahead), out);
 }
 
-INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, uint32_t tile_begin,
+INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a, bool ahead, uint32_t tile_begin,
                          uint32_t tile_end) {
     enum {
         TOKEN_BLOCK_FLOAT = 4 * FLOAT_TOKENS // their inputs stay in L2 while a chunk of tiles passes
@@ -166,7 +178,12 @@ INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a
                 n = t_end - t >= FLOAT_TOKENS ? FLOAT_TOKENS : t_end - t >= 3 ? 3 : t_end - t;
                 for (uint32_t i = 0; i < n; i++) x[i] = atsi_matmul_in_row(a, t + i);
                 switch (n) {
-                case 1: float_rows(dtype, a, w, row, n_rows, t); continue;
+                case 1:
+                    if (ahead && a->n_tokens == 1)
+                        float_rows(dtype, a, w, row, n_rows, t, true);
+                    else
+                        float_rows(dtype, a, w, row, n_rows, t, false);
+                    continue;
                 case 2: float_tile(dtype, a, w, n_rows, x, 2, &s); break;
                 case 3: float_tile(dtype, a, w, n_rows, x, 3, &s); break;
                 default: float_tile(dtype, a, w, n_rows, x, FLOAT_TOKENS, &s); break;
@@ -176,20 +193,27 @@ INLINE void float_matmul(enum atsi_dtype dtype, const struct atsi_matmul_args *a
         }
 }
 
-static void f32_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
-    float_matmul(ATSI_F32, a, begin, end);
-}
-static void f16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
-    float_matmul(ATSI_F16, a, begin, end);
-}
-static void bf16_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {
-    float_matmul(ATSI_BF16, a, begin, end);
-}
+// Two entries of one body: it is long, and `ahead` counts for one token alone.
+#define FLOAT_MATMUL(dtype, type)                                                                                  \
+    static __attribute__((noinline)) void type##_any(const struct atsi_matmul_args *a, bool ahead, uint32_t begin, \
+                                                     uint32_t end) {                                               \
+        float_matmul(dtype, a, ahead, begin, end);                                                                 \
+    }                                                                                                              \
+    static void type##_matmul(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {                    \
+        type##_any(a, false, begin, end);                                                                          \
+    }                                                                                                              \
+    static void type##_matmul_ahead(const struct atsi_matmul_args *a, uint32_t begin, uint32_t end) {              \
+        type##_any(a, true, begin, end);                                                                           \
+    }
+FLOAT_MATMUL(ATSI_F32, f32)
+FLOAT_MATMUL(ATSI_F16, f16)
+FLOAT_MATMUL(ATSI_BF16, bf16)
+#undef FLOAT_MATMUL
 
 static void fill_float_types(struct atsi_matmul_kernels *k) {
-    k->matmul[ATSI_F32] = f32_matmul;
-    k->matmul[ATSI_F16] = f16_matmul;
-    k->matmul[ATSI_BF16] = bf16_matmul;
+    k->matmul[ATSI_F32] = k->read_ahead ? f32_matmul_ahead : f32_matmul;
+    k->matmul[ATSI_F16] = k->read_ahead ? f16_matmul_ahead : f16_matmul;
+    k->matmul[ATSI_BF16] = k->read_ahead ? bf16_matmul_ahead : bf16_matmul;
 }
 
 #endif

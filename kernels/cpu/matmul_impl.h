@@ -5,7 +5,9 @@
 #include "kernels/matmul.h"
 
 enum {
-    ATSI_TOKEN_GROUP = 64 // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+    ATSI_TOKEN_GROUP =
+        64, // tokens that pass over a chunk of tiles before the next tokens come: their inputs stay in L2
+    ATSI_AHEAD_BYTES = 8 << 10 // how far ahead of reading them weights are asked for, where they are
 };
 
 // Each writes its entries over those of the lesser instruction sets.
@@ -18,6 +20,11 @@ void atsi_matmul_fill_avx512amx(struct atsi_matmul_kernels *k);  // many tokens
 
 // The grid types by opening each tile once for all tokens.
 void atsi_matmul_grid_avx512(const struct atsi_matmul_args *args, uint32_t tile_begin, uint32_t tile_end);
+
+// Asks for what lies ATSI_AHEAD_BYTES behind the next n_bytes, into L2: weights are read once, and L1 is small for so much.
+static inline void atsi_ask_ahead(const uint8_t *next, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(next + ATSI_AHEAD_BYTES + i, 0, 2);
+}
 
 // Where token t of a call reads and writes.
 static inline const void *atsi_matmul_in_row(const struct atsi_matmul_args *a, uint32_t t) {

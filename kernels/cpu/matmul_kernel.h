@@ -104,8 +104,9 @@ INLINE void X_NAME(_joint)(const uint8_t *block, const struct scratch *scratch, 
 }
 #endif
 
+// ahead: asks for what stands ATSI_AHEAD_BYTES on.
 INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct atsi_act_block *const *rows, float *sums,
-                          int n_tokens) {
+                          int n_tokens, bool ahead) {
     vflt acc[HALVES][TOKENS_MAX];
     const struct atsi_act_block *x[TOKENS_MAX];
 #pragma GCC unroll 8
@@ -115,6 +116,7 @@ INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct at
     }
     for (size_t i_x = 0; i_x < n_blocks * X_SUBS; i_x += X_SUBS, block += X_BYTES) {
         struct scratch scratch;
+        if (ahead) atsi_ask_ahead(block, X_BYTES);
         X_NAME(_prepare)(block, &scratch);
 #pragma GCC unroll 2
         for (int half = 0; half < HALVES; half++) {
@@ -139,7 +141,7 @@ INLINE void X_NAME(_tile)(const uint8_t *block, size_t n_blocks, const struct at
 #define X_INSTANCE(n)                                                                                             \
     static void X_NAME(_tile_##n)(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows, \
                                   float *sums) {                                                                  \
-        X_NAME(_tile)(tile, n_blocks, rows, sums, n);                                                             \
+        X_NAME(_tile)(tile, n_blocks, rows, sums, n, false);                                                      \
     }
 X_INSTANCE(1)
 X_INSTANCE(2)
@@ -147,6 +149,11 @@ X_INSTANCE(4)
 #if TOKENS_8
 X_INSTANCE(8)
 #endif
+
+static void X_NAME(_tile_ahead)(const uint8_t *tile, size_t n_blocks, const struct atsi_act_block *const *rows,
+                                float *sums) {
+    X_NAME(_tile)(tile, n_blocks, rows, sums, 1, true);
+}
 
 static const struct tile_kernels X_NAME(_tiles) = {
     .block_bytes = X_BYTES,
@@ -156,6 +163,7 @@ static const struct tile_kernels X_NAME(_tiles) = {
             X_NAME(_tile_8)
 #endif
     },
+    .run_ahead = X_NAME(_tile_ahead),
 };
 
 #undef X_INSTANCE

@@ -1,6 +1,6 @@
 // Matmul kernels, each type, checked against the reference and timed: decode (cold weights, against the memory's read bandwidth measured in the same run) and prefill.
 //
-//   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N] [--cold MIB]
+//   bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa NAME] [--runs N] [--cold MIB] [--ahead 0|1]
 //
 // Decode rotates over copies of the matrix that together exceed the last-level cache (--cold, 384 MiB; 0 times one matrix again
 // and again, which for a small one shows what the instructions alone take). Every matrix is timed by itself and
@@ -27,6 +27,7 @@ struct options {
     const char *types; // NULL: all
     uint32_t n_rows, n_cols, n_tokens;
     int n_threads, n_runs, cold_mib;
+    int ahead; // whether weights are asked for ahead; -1: as is best on this machine
     const char *isa;
 };
 
@@ -295,7 +296,8 @@ static bool listed(const char *list, const char *name) {
 }
 
 static bool parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7, .cold_mib = COLD_MIB};
+    *o =
+        (struct options){.n_rows = 4096, .n_cols = 4096, .n_tokens = 1, .n_runs = 7, .cold_mib = COLD_MIB, .ahead = -1};
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
         if (strcmp(name, "--types") == 0)
@@ -312,6 +314,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->n_runs = atoi(value);
         else if (strcmp(name, "--cold") == 0)
             o->cold_mib = atoi(value);
+        else if (strcmp(name, "--ahead") == 0)
+            o->ahead = atoi(value);
         else if (strcmp(name, "--isa") == 0)
             o->isa = value;
         else
@@ -326,7 +330,7 @@ int main(int argc, char **argv) {
     enum atsi_isa isa;
     if (!parse(argc, argv, &b.o)) {
         fprintf(stderr, "usage: bench_matmul [--types A,B] [--rows N] [--cols N] [--tokens N] [--threads N] [--isa "
-                        "NAME] [--runs N] [--cold MIB]\n");
+                        "NAME] [--runs N] [--cold MIB] [--ahead 0|1]\n");
         return 2;
     }
     if (atsi_isa_select(b.o.isa, &isa, &err) != ATSI_OK || atsi_pool_create(b.o.n_threads, &b.pool, &err) != ATSI_OK) {
@@ -334,6 +338,7 @@ int main(int argc, char **argv) {
         return (int)err.status;
     }
     atsi_matmul_kernels_init(&b.kernels, isa);
+    if (b.o.ahead >= 0) atsi_matmul_kernels_init_ahead(&b.kernels, isa, b.o.ahead > 0);
     b.memory_bytes = (size_t)(b.o.cold_mib > COLD_MIB ? b.o.cold_mib : COLD_MIB) << 20;
     b.memory = aligned_alloc(2 << 20, b.memory_bytes);
     if (b.memory == NULL) return 1;

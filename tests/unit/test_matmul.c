@@ -85,7 +85,8 @@ static void assert_same(const char *what, const struct problem *p, const float *
                      p->args.n_rows, p->args.n_cols, p->args.n_tokens, i, (double)got[i], (double)expected[i]);
 }
 
-// A fast kernel, all tokens at once, each alone, and with bias and add; every result has the reference's bits.
+// A fast kernel, all tokens at once, each alone (with weights asked for ahead and not), and with bias and add; every result has the
+// reference's bits.
 static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_matmul_kernels *fast,
                        struct problem *p) {
     size_t n = (size_t)p->args.n_tokens * p->args.n_rows;
@@ -96,13 +97,18 @@ static void check_fast(const struct atsi_matmul_kernels *ref, const struct atsi_
     problem_run(fast, p->args, got);
     assert_same(isa, p, got, expected, n);
 
-    for (uint32_t t = 0; t < p->args.n_tokens; t++) {
-        struct atsi_matmul_args one = p->args;
-        one.in = (const uint8_t *)p->args.in + t * p->args.in_stride;
-        one.n_tokens = 1;
-        problem_run(fast, one, got + (size_t)t * p->args.n_rows);
+    for (int read_ahead = 0; read_ahead < 2; read_ahead++) {
+        struct atsi_matmul_kernels kernels;
+        atsi_matmul_kernels_init_ahead(&kernels, fast->isa, read_ahead == 1);
+        memset(got, 0xff, n * sizeof(float));
+        for (uint32_t t = 0; t < p->args.n_tokens; t++) {
+            struct atsi_matmul_args one = p->args;
+            one.in = (const uint8_t *)p->args.in + t * p->args.in_stride;
+            one.n_tokens = 1;
+            problem_run(&kernels, one, got + (size_t)t * p->args.n_rows);
+        }
+        assert_same(isa, p, got, expected, n);
     }
-    assert_same(isa, p, got, expected, n);
 
     struct atsi_matmul_args biased = p->args;
     biased.bias = p->bias;
