@@ -8,9 +8,10 @@ namespace {
 // ---- copies -----------------------------------------------------------------------------------------------------------------
 
 constexpr int THREADS = 256, POST_THREADS = 1024;
-constexpr uint32_t UNIT = 4;                           // elements
-constexpr uint32_t POST_UNITS_MAX = 4 * POST_THREADS;  // of one block
-constexpr uint32_t AWAITING_UNITS_MAX = 32 * THREADS;  // blocks that wait for a mark must leave room for whoever posts it
+constexpr uint32_t UNIT = 4;                          // elements
+constexpr uint32_t POST_UNITS_MAX = 4 * POST_THREADS; // of one block
+constexpr uint32_t AWAITING_UNITS_MAX =
+    32 * THREADS; // blocks that wait for a mark must leave room for whoever posts it
 
 struct copies_args {
     copies c;

@@ -286,8 +286,8 @@ static enum atsi_status copy_slots(struct atsi_stream *s, void *dst, uint32_t ds
                                    uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine,
                                    bool to_device, uint32_t n_rows, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
-    struct copy c = {(float *)dst, (const float *)src, mine,   dst_stride, src_stride,
-                     slot_width,   n_slots,            n_rows, to_device};
+    struct copy c = {(float *)dst, (const float *)src, mine, dst_stride, src_stride, slot_width, n_slots,
+                     n_rows,       to_device};
     ATSI_TRY(cuda_healthy(d, err));
     if (n_rows == 0 || n_slots == 0 || slot_width == 0) return ATSI_OK;
     forget_acts(d, dst, rows_bytes(dst_stride, n_slots * slot_width, n_rows));

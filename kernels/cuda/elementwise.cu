@@ -26,8 +26,8 @@ template <enum atsi_glu_act ACT> __device__ inline float glu(float gate, float u
 // Quantises its result on the way: a down projection reads it next. starts_late: waiting.h.
 template <enum atsi_glu_act ACT>
 __global__ void glu_kernel(const float *gate, uint32_t gate_stride, const float *up, uint32_t up_stride, float *out,
-                           uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit, bool starts_late,
-                           acts_out acts) {
+                           uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit,
+                           bool starts_late, acts_out acts) {
     if (!starts_late) start_successor();
     wait_for_predecessor();
     if (starts_late) start_successor();

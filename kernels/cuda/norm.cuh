@@ -24,10 +24,13 @@ __device__ inline void put_normed(const norm_args &a, uint64_t row, uint32_t fir
     }
     store4(out, v, n, a.aligned);
     if (a.acts.q)
-        quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32, n > 0);
+        quantise4(v, a.acts.q + row * a.width + first + i, a.acts.meta + row * (a.width / 32) + (first + i) / 32,
+                  n > 0);
 }
 
-__device__ inline float norm_scale(float squares, const norm_args &a) { return rsqrtf(squares / (float)a.group + a.eps); }
+__device__ inline float norm_scale(float squares, const norm_args &a) {
+    return rsqrtf(squares / (float)a.group + a.eps);
+}
 
 // What a thread's four elements add to its sum of squares.
 __device__ inline float squares_of(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }

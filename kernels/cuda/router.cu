@@ -341,7 +341,8 @@ bool router_may_join(enum atsi_dtype dtype, const struct plain_args *s) {
 // The first block's result must not meet the others' input.
 static bool can_norm(const struct norm_args *n) {
     const struct atsi_rows_ref in = {(void *)n->in, n->in_stride, n->width}, out = {n->out, n->out_stride, n->width};
-    return n->aligned && !n->add && n->group == n->width && n->width <= MANY_STEPS * STRIDE && !rows_overlap(in, out, 1);
+    return n->aligned && !n->add && n->group == n->width && n->width <= MANY_STEPS * STRIDE &&
+           !rows_overlap(in, out, 1);
 }
 
 bool router_launch_with_scores(struct launch_ctx *x, const struct plain_args *p, const struct norm_args *norm,
@@ -354,9 +355,9 @@ bool router_launch_with_scores(struct launch_ctx *x, const struct plain_args *p,
     if (norm->n_rows > 0 && !norms) norm_launch(norm, x->stream);
     dim3 grid(ceil_div(p->n_out, BLOCK_ROWS));
     if (norms) {
-        auto *kernel = !is_few(call)                  ? norm_and_scores_kernel<PER_LANE_MANY, MANY_STEPS>
+        auto *kernel = !is_few(call)                     ? norm_and_scores_kernel<PER_LANE_MANY, MANY_STEPS>
                        : p->n_cols <= FEW_STEPS * STRIDE ? norm_and_scores_kernel<PER_LANE_FEW, FEW_STEPS>
-                                                     : norm_and_scores_kernel<PER_LANE_FEW, MANY_STEPS>;
+                                                         : norm_and_scores_kernel<PER_LANE_FEW, MANY_STEPS>;
         launch_overlapping(kernel, grid, WARPS * WARP, 0, x->stream, *norm, s, args_of(call));
     } else {
         auto *kernel = is_few(call) ? scores_kernel<PER_LANE_FEW> : scores_kernel<PER_LANE_MANY>;

@@ -34,7 +34,9 @@ struct waiting {
 };
 
 static inline bool waiting_has_heads(const struct waiting *w) { return w->type || w->heads.n_parts > 0; }
-static inline bool waiting_has_copies(const struct waiting *w) { return w->copies.n_parts > 0 || w->copies.awaited.word; }
+static inline bool waiting_has_copies(const struct waiting *w) {
+    return w->copies.n_parts > 0 || w->copies.awaited.word;
+}
 static inline bool waiting_has_sum(const struct waiting *w) { return w->sum.n_rows > 0; }
 
 static inline bool waiting_has_any(const struct waiting *w) {

@@ -206,8 +206,9 @@ static struct atsi_op *experts_op(struct op_case *c, int32_t in, int32_t ids, in
 static void add_layer(struct op_case *c, const struct layer_buffers *b, enum atsi_dtype dtype, uint32_t n_experts,
                       uint32_t n_used, struct test_random *r, struct quant_rng *rng) {
     const struct atsi_experts_params wide = {n_experts, n_used, false}, narrow = {n_experts, n_used, true};
-    int32_t own = op_case_buffer(c, EMBED, ATSI_ROWS_TOKENS, false, r, 1.0f), // no choice hangs on another layer's roundings
-            out = op_case_buffer(c, 40, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    int32_t own = op_case_buffer(c, EMBED, ATSI_ROWS_TOKENS, false, r,
+                                 1.0f), // no choice hangs on another layer's roundings
+        out = op_case_buffer(c, 40, ATSI_ROWS_TOKENS, false, r, 1.0f);
     add_op(c, ATSI_OP_RMS_NORM, own, ATSI_NONE, b->h, op_case_tensor(c, EMBED, 1, 1, r, 1.0f));
     c->program.ops[c->program.n_ops - 1].u.norm = (struct atsi_norm_params){EMBED, 1e-6f};
     add_op(c, ATSI_OP_MATMUL, b->h, ATSI_NONE, b->logits, op_case_tensor(c, EMBED, n_experts, 1, r, 0.1f));
@@ -292,8 +293,9 @@ static void record_round(const struct suite *s, struct atsi_stream *stream, cons
                              true, 1, err),
              *err);
     check_ok(ops->copy_rows(stream, AT(back), WIDTH, dev, WIDTH, WIDTH, 1, err), *err);
-    check_ok(ops->copy_rows(stream, AT(back_slots), N_SLOTS * SLOT, dev + WIDTH, N_SLOTS * SLOT, N_SLOTS * SLOT, 1, err),
-             *err);
+    check_ok(
+        ops->copy_rows(stream, AT(back_slots), N_SLOTS * SLOT, dev + WIDTH, N_SLOTS * SLOT, N_SLOTS * SLOT, 1, err),
+        *err);
     check_ok(ops->post_mark(stream, mapped + sizeof(int32_t), base, 1, err), *err);
 #undef AT
 }
