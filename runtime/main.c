@@ -13,12 +13,12 @@
 #include "runtime/chat.h"
 #include "runtime/generate.h"
 #include "runtime/input.h"
+#include "runtime/loaded.h"
 #include "runtime/open_device.h"
 #include "runtime/options.h"
 #include "runtime/output.h"
 #include "runtime/report.h"
 #include "runtime/unpack.h"
-#include "runtime/weights.h"
 
 static volatile sig_atomic_t interrupted; // the signal's number
 
@@ -53,10 +53,7 @@ struct run {
     const struct atsi_run_options *o;
     struct atsi_model model;
     struct atsi_device *device;
-    struct atsi_weights weights;
-    struct atsi_reserve reserve;
-    struct atsi_session *session;
-    struct atsi_routing *routing; // NULL: experts are not counted
+    struct atsi_loaded loaded;
     struct atsi_sampler *sampler;
     struct atsi_output output;
     FILE *logits;
@@ -71,9 +68,7 @@ static void close_run(struct run *r) {
     if (r->logits) fclose(r->logits);
     atsi_output_free(&r->output);
     atsi_sampler_free(r->sampler);
-    atsi_session_free(r->session);
-    atsi_routing_free(r->routing);
-    atsi_weights_free(&r->weights);
+    atsi_loaded_free(&r->loaded);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
     atsi_trace_close(r->trace, NULL);
@@ -130,33 +125,21 @@ static enum atsi_status detokenize(struct run *r, struct atsi_error *err) {
 
 // ---- opening ------------------------------------------------------------------------------------------------------
 
-static enum atsi_schedule_policy policy_of(const struct atsi_run_options *o) {
-    if (o->policy && !strcmp(o->policy, "none")) return ATSI_POLICY_NONE;
-    return o->policy && !strcmp(o->policy, "paper") ? ATSI_POLICY_PAPER : ATSI_POLICY_FIFO;
-}
-
 // Pinned memory that cannot be had and a card that is too full cost speed: said once, in a line each.
 static void tell_loaded(const struct run *r) {
     char text[2 * ATSI_TEXT_CAP];
     if (!r->device || r->o->quiet) return;
-    atsi_weights_describe_cut(&r->weights, text, sizeof text);
+    atsi_weights_describe_cut(&r->loaded.weights, text, sizeof text);
     if (text[0]) fprintf(stderr, "note: %s\n", text);
-    atsi_weights_describe_pinning(&r->weights, text, sizeof text);
+    atsi_weights_describe_pinning(&r->loaded.weights, text, sizeof text);
     if (text[0]) fprintf(stderr, "note: %s\n", text);
 }
 
-static enum atsi_status load_weights(struct run *r, struct atsi_error *err) {
+static enum atsi_status load_weights(struct run *r, struct atsi_loaded_params *params, struct atsi_error *err) {
     struct atsi_load_bar bar = atsi_load_bar_start(r->o->quiet, &interrupted);
-    struct atsi_weights_params params = {
-        .model = &r->model,
-        .device = r->device,
-        .beside_bytes = r->device ? atsi_vram_beside_weights(&r->model.plan, r->device, r->o->n_ctx) : 0,
-        .beside_host_bytes = atsi_pinned_beside_weights(&r->model.plan, r->o->n_ctx),
-        .reserve_bytes = r->o->vram_reserve_bytes,
-        .strict = r->o->strict,
-        .progress = atsi_load_bar_advance,
-        .context = &bar};
-    enum atsi_status status = atsi_weights_load(&r->weights, &params, err);
+    params->progress = atsi_load_bar_advance;
+    params->progress_context = &bar;
+    enum atsi_status status = atsi_loaded_weights(&r->loaded, params, err);
     atsi_load_bar_finish(&bar);
     if (status == ATSI_OK) tell_loaded(r);
     return status;
@@ -173,39 +156,17 @@ static void tell_move(void *context, const struct atsi_reserve_move *m) {
             m->took_us * 1e-3, m->n_resident, m->n_removable);
 }
 
-static void follow_reserve(struct run *r) {
-    if (!r->device) return;
-    r->reserve = (struct atsi_reserve){.weights = &r->weights,
-                                       .bytes = r->o->vram_reserve_bytes,
-                                       .pending_bytes = atsi_vram_of_states(&r->model.plan, r->o->n_ctx),
-                                       .tell = tell_move,
-                                       .context = r,
-                                       .trace = r->trace};
-    atsi_session_follow(r->session, &r->reserve);
-}
-
-static bool has_experts(const struct atsi_program *p) {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == ATSI_OP_ROUTER) return true;
-    return false;
-}
-
-static enum atsi_status open_routing(struct run *r, struct atsi_error *err) {
-    const struct atsi_plan *plan = &r->model.plan;
-    if (!r->o->stats && !r->o->routing_path && r->weights.experts.n_routers == 0) return ATSI_OK;
-    if (has_experts(&plan->program)) {
-        if (r->o->routing_path) ATSI_TRY(atsi_new_file_try(r->o->routing_path, err));
-        return atsi_routing_create(&plan->program, plan->limits.chunk, r->device, &r->routing, err);
-    }
-    if (r->o->routing_path)
-        return atsi_fail(err, ATSI_BAD_INPUT, "--save-routing: %s is of a model without experts", r->o->plan_path);
-    return ATSI_OK;
+// Before a text is made in vain.
+static enum atsi_status check_routing_path(const struct run *r, struct atsi_error *err) {
+    if (!r->o->routing_path) return ATSI_OK;
+    if (atsi_has_experts(&r->model.plan)) return atsi_new_file_try(r->o->routing_path, err);
+    return atsi_fail(err, ATSI_BAD_INPUT, "--save-routing: %s is of a model without experts", r->o->plan_path);
 }
 
 static enum atsi_status save_routing(const struct run *r, struct atsi_error *err) {
     char *json;
     if (!r->o->routing_path) return ATSI_OK;
-    ATSI_TRY(atsi_routing_to_json(atsi_routing_stats_of(r->routing), &json, err));
+    ATSI_TRY(atsi_routing_to_json(atsi_routing_stats_of(r->loaded.routing), &json, err));
     enum atsi_status status = atsi_write_file(r->o->routing_path, json, strlen(json), err);
     free(json);
     return status;
@@ -215,9 +176,9 @@ static enum atsi_status save_routing(const struct run *r, struct atsi_error *err
 static void keep_routing(const struct run *r) {
     const struct atsi_plan *plan = &r->model.plan;
     struct atsi_error err;
-    char *path = r->routing ? atsi_routing_cache_path(plan->model.gguf_hash) : NULL;
+    char *path = r->loaded.routing ? atsi_routing_cache_path(plan->model.gguf_hash) : NULL;
     if (!path) return;
-    if (atsi_routing_cache_add(path, &plan->program, atsi_routing_stats_of(r->routing), &err) == ATSI_OK)
+    if (atsi_routing_cache_add(path, &plan->program, atsi_routing_stats_of(r->loaded.routing), &err) == ATSI_OK)
         fprintf(stderr, "experts  these counts are kept for atsi-plan, in %s\n", path);
     else
         fprintf(stderr, "note: the counts of experts are not kept for atsi-plan: %s\n", err.text);
@@ -226,45 +187,19 @@ static void keep_routing(const struct run *r) {
 
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
     double started_us = atsi_clock_us();
-    ATSI_TRY(load_weights(r, err));
-    ATSI_TRY(open_routing(r, err));
-    struct atsi_executor_params params = {.plan = &r->model.plan,
-                                          .host_tensors = r->weights.host,
-                                          .device_tensors = r->weights.device,
-                                          .mapped_tensors = r->weights.mapped,
-                                          .host_experts = r->weights.experts.refs[ATSI_CPU],
-                                          .device_experts = r->weights.experts.refs[ATSI_GPU],
-                                          .ring = r->weights.ring,
-                                          .n_ctx = r->o->n_ctx,
-                                          .n_threads = r->o->n_threads,
-                                          .isa = r->o->isa,
-                                          .device = r->device,
-                                          .no_overlap = r->o->no_async,
-                                          .trace = r->trace,
-                                          .routing = r->routing};
-    struct atsi_dispatcher_params dispatching = {.plan = &r->model.plan,
-                                                 .policy = policy_of(r->o),
-                                                 .has_device = r->device != NULL,
-                                                 .no_split_rows = r->o->no_split_rows || r->o->no_async,
-                                                 .staged_slowdown =
-                                                     atsi_pinned_ring_slowdown(r->weights.ring, &r->model.plan)};
-    struct atsi_session_params session = {.executor = &params,
-                                          .rescheduling = {.epsilon = r->o->reschedule_threshold,
-                                                           .tau = r->o->reschedule_interval,
-                                                           .never = r->o->no_reschedule,
-                                                           .in_turn = r->o->reschedule_in_turn,
-                                                           .log = r->decisions,
-                                                           .experts = &r->weights.experts},
-                                          .exchange = {.weights = &r->weights,
-                                                       .routing = r->routing,
-                                                       .never = r->o->no_exchange,
-                                                       .never_large = r->o->no_large_exchange},
-                                          .chunk = r->o->chunk,
-                                          .stop = &interrupted};
-    ATSI_TRY(atsi_dispatcher_create(&dispatching, &session.dispatcher, err));
-    ATSI_TRY(atsi_session_create(&session, &r->session, err));
-    follow_reserve(r);
-    int n_threads = atsi_executor_n_threads(r->session->executor);
+    struct atsi_loaded_params params = {.options = r->o,
+                                        .model = &r->model,
+                                        .device = r->device,
+                                        .counts_experts = r->o->stats || r->o->routing_path,
+                                        .tell_move = tell_move,
+                                        .tell_context = r,
+                                        .trace = r->trace,
+                                        .decisions = r->decisions,
+                                        .stop = &interrupted};
+    ATSI_TRY(check_routing_path(r, err));
+    ATSI_TRY(load_weights(r, &params, err));
+    ATSI_TRY(atsi_loaded_session(&r->loaded, &params, err));
+    int n_threads = atsi_executor_n_threads(r->loaded.session->executor);
     if (r->o->n_threads > n_threads && !r->o->quiet)
         fprintf(stderr, "--threads %d: there are processors for %d, which are used\n", r->o->n_threads, n_threads);
     r->times.load_us = atsi_clock_us() - started_us;
@@ -312,7 +247,7 @@ static enum atsi_status close_trace(struct run *r, struct atsi_error *err) {
     struct atsi_decision_log *decisions = r->decisions;
     r->trace = NULL;
     r->decisions = NULL;
-    r->session->rescheduler.params.log = NULL;
+    r->loaded.session->rescheduler.params.log = NULL;
     enum atsi_status status = atsi_trace_close(trace, err),
                      logged = atsi_decision_log_close(decisions, status == ATSI_OK ? err : NULL);
     return status != ATSI_OK ? status : logged;
@@ -349,7 +284,7 @@ static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
 static enum atsi_status complete(struct run *r, struct atsi_error *err) {
     struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
     ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
-    enum atsi_status status = atsi_generate(&r->model, r->session, r->sampler, r->ids, r->n_ids,
+    enum atsi_status status = atsi_generate(&r->model, r->loaded.session, r->sampler, r->ids, r->n_ids,
                                             r->logits ? write_logits : NULL, r, &params, &r->times.result, err);
     enum atsi_status flushed = atsi_output_finish(&r->output, &r->times.result, status == ATSI_OK ? err : NULL);
     return status != ATSI_OK ? status : flushed;
@@ -358,7 +293,7 @@ static enum atsi_status complete(struct run *r, struct atsi_error *err) {
 static enum atsi_status chat(struct run *r, struct atsi_error *err) {
     struct atsi_chat_host host = {.options = r->o,
                                   .model = &r->model,
-                                  .session = r->session,
+                                  .session = r->loaded.session,
                                   .sampler = r->sampler,
                                   .interrupted = &interrupted,
                                   .listen = listen_for_signals,
@@ -385,10 +320,10 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
 
 static enum atsi_status report(const struct run *r, struct atsi_error *err) {
     if (!r->o->json && !r->o->print_ids && !r->o->chat) atsi_report_begin_line();
-    atsi_report_times(stderr, r->session, &r->weights, &r->times);
+    atsi_report_times(stderr, r->loaded.session, &r->loaded.weights, &r->times);
     if (!r->o->stats) return ATSI_OK;
-    atsi_report_stats(stderr, r->session, &r->weights, &r->times);
-    if (r->routing) ATSI_TRY(atsi_routing_report(stderr, atsi_routing_stats_of(r->routing), err));
+    atsi_report_stats(stderr, r->loaded.session, &r->loaded.weights, &r->times);
+    if (r->loaded.routing) ATSI_TRY(atsi_routing_report(stderr, atsi_routing_stats_of(r->loaded.routing), err));
     keep_routing(r);
     return ATSI_OK;
 }

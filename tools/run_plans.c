@@ -3,8 +3,8 @@
 //
 //   run_plans [OPTIONS] <LIST
 //
-// A line of LIST is `PLAN.atsp OUT [OPTIONS]`, parted by single spaces. OPTIONS are atsi-run's; known here are --device, --isa, --threads,
-// --tokens-in, -n, --chunk, --policy, --no-split-rows and --no-exchange, of which --device and --isa do not change from line to line.
+// A line of LIST is `PLAN.atsp OUT [OPTIONS]`, parted by spaces. OPTIONS are those of atsi-run for generation, machine, scheduling and ablation,
+// of which --device and --isa do not change from line to line; the prompt is that of --tokens-in.
 // Every run is greedy, to the end whatever comes, and leaves what atsi-run leaves with --logits OUT.logits --print-ids >OUT.ids. One line a run:
 //   OUT ok, N promoted, N exchanged
 // or what went wrong. Exit code 1 when a run failed.
@@ -15,6 +15,7 @@
 
 #include "runtime/generate.h"
 #include "runtime/input.h"
+#include "runtime/loaded.h"
 #include "runtime/open_device.h"
 
 enum {
@@ -25,10 +26,7 @@ struct run {
     struct atsi_run_options o;
     struct atsi_model model;
     struct atsi_device *device; // borrowed; NULL: the CPU alone
-    struct atsi_weights weights;
-    struct atsi_reserve reserve;
-    struct atsi_routing *routing; // NULL: no expert is resident by itself
-    struct atsi_session *session;
+    struct atsi_loaded loaded;
     struct atsi_sampler *sampler;
     FILE *logits, *ids;
 };
@@ -61,51 +59,10 @@ static bool write_id(void *context, int32_t id, struct atsi_error *err, enum ats
     return true;
 }
 
-static enum atsi_status load(struct run *r, struct atsi_error *err) {
-    const struct atsi_plan *plan = &r->model.plan;
-    struct atsi_weights_params params = {.model = &r->model,
-                                         .device = r->device,
-                                         .beside_bytes = r->device ? atsi_vram_beside_weights(plan, r->device, 0) : 0,
-                                         .beside_host_bytes = atsi_pinned_beside_weights(plan, 0)};
-    ATSI_TRY(atsi_weights_load(&r->weights, &params, err));
-    if (r->weights.experts.n_routers == 0) return ATSI_OK;
-    return atsi_routing_create(&plan->program, plan->limits.chunk, r->device, &r->routing, err);
-}
-
 static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
-    const struct atsi_plan *plan = &r->model.plan;
-    const char *policy = r->o.policy ? r->o.policy : "fifo";
-    struct atsi_executor_params executor = {.plan = plan,
-                                            .host_tensors = r->weights.host,
-                                            .device_tensors = r->weights.device,
-                                            .mapped_tensors = r->weights.mapped,
-                                            .host_experts = r->weights.experts.refs[ATSI_CPU],
-                                            .device_experts = r->weights.experts.refs[ATSI_GPU],
-                                            .ring = r->weights.ring,
-                                            .n_threads = r->o.n_threads,
-                                            .isa = r->o.isa,
-                                            .device = r->device,
-                                            .routing = r->routing};
-    struct atsi_dispatcher_params dispatching = {.plan = plan,
-                                                 .policy = !strcmp(policy, "none")    ? ATSI_POLICY_NONE
-                                                           : !strcmp(policy, "paper") ? ATSI_POLICY_PAPER
-                                                                                      : ATSI_POLICY_FIFO,
-                                                 .has_device = r->device != NULL,
-                                                 .no_split_rows = r->o.no_split_rows,
-                                                 .staged_slowdown = atsi_pinned_ring_slowdown(r->weights.ring, plan)};
-    struct atsi_session_params params = {
-        .executor = &executor,
-        .rescheduling = {.epsilon = r->o.reschedule_threshold,
-                         .tau = r->o.reschedule_interval,
-                         .experts = &r->weights.experts},
-        .exchange = {.weights = &r->weights, .routing = r->routing, .never = r->o.no_exchange},
-        .chunk = r->o.chunk};
-    ATSI_TRY(atsi_dispatcher_create(&dispatching, &params.dispatcher, err));
-    ATSI_TRY(atsi_session_create(&params, &r->session, err));
-    if (!r->device) return ATSI_OK;
-    r->reserve = (struct atsi_reserve){.weights = &r->weights};
-    atsi_session_follow(r->session, &r->reserve);
-    return ATSI_OK;
+    const struct atsi_loaded_params params = {.options = &r->o, .model = &r->model, .device = r->device};
+    ATSI_TRY(atsi_loaded_weights(&r->loaded, &params, err));
+    return atsi_loaded_session(&r->loaded, &params, err);
 }
 
 static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
@@ -130,7 +87,8 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     enum atsi_status status = atsi_read_prompt(&r->o, &text, err);
     if (status == ATSI_OK) status = atsi_parse_ids(text.data, text.size, r->o.tokens_path, &ids, &n_ids, err);
     if (status == ATSI_OK)
-        status = atsi_generate(&r->model, r->session, r->sampler, ids, n_ids, write_logits, r, &params, &result, err);
+        status =
+            atsi_generate(&r->model, r->loaded.session, r->sampler, ids, n_ids, write_logits, r, &params, &result, err);
     free(ids);
     atsi_bytes_free(&text);
     if (status == ATSI_OK) fputc('\n', r->ids);
@@ -138,7 +96,6 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
 }
 
 static enum atsi_status run(struct run *r, const char *out, struct atsi_error *err) {
-    ATSI_TRY(load(r, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
     if (!(r->logits = open_output(out, ".logits", err)) || !(r->ids = open_output(out, ".ids", err)))
@@ -153,9 +110,7 @@ static void close_run(struct run *r) {
     close_output(&r->logits);
     close_output(&r->ids);
     atsi_sampler_free(r->sampler);
-    atsi_session_free(r->session);
-    atsi_routing_free(r->routing);
-    atsi_weights_free(&r->weights);
+    atsi_loaded_free(&r->loaded);
     atsi_model_close(&r->model);
 }
 
@@ -191,8 +146,8 @@ static enum atsi_status run_line(char *line, int n_common, char **common, struct
     if (status == ATSI_OK) status = take_device(&r, kept, err);
     if (status == ATSI_OK) status = run(&r, out, err);
     if (status == ATSI_OK)
-        printf("ok, %u promoted, %u exchanged\n", r.session->rescheduler.stats.decision.n_promoted,
-               r.session->exchange ? atsi_exchange_figures(r.session->exchange).n_exchanged : 0);
+        printf("ok, %u promoted, %u exchanged\n", r.loaded.session->rescheduler.stats.decision.n_promoted,
+               r.loaded.session->exchange ? atsi_exchange_figures(r.loaded.session->exchange).n_exchanged : 0);
     close_run(&r);
     return status;
 }

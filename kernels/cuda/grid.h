@@ -18,8 +18,15 @@ struct grid_args {
     int n_multiprocessors, max_shared_bytes; // of the card
 };
 
+// Products of one input row, or of pairs (grid_row.cu). words: grid_codebook's. False, and nothing launched, where the card's shared memory is
+// too small for the input row.
+bool grid_row(enum atsi_dtype dtype, const struct grid_args *a, const uint32_t *words, struct launch_stream stream);
+cudaError_t grid_row_prepare(enum atsi_dtype dtype, int max_shared_bytes);
+
 bool grid_supported(enum atsi_dtype dtype);
-void grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream);
+// False, and nothing launched, for experts whose input row is too long for the card's shared memory (more than 16384 with compute capability
+// 7.5).
+bool grid_product(enum atsi_dtype dtype, const struct grid_args *a, struct launch_stream stream);
 cudaError_t grid_prepare(enum atsi_dtype dtype, int max_shared_bytes);
 
 // The codebooks of all types in device memory.

@@ -132,9 +132,10 @@ static inline void iq2_build(uint32_t *words, const uint64_t *grid, int n_entrie
     for (int i = 0; i < n_signs; i++)
         words[n_entries + i] = iq2_sign_selectors(n_signs == 256 ? (uint32_t)i : atsi_even_signs((unsigned)i));
 }
+constexpr uint32_t IQ2_POSITIVE = 0x002b1908u, IQ2_NEGATIVE = 0x00d5e7f8u;
 __device__ inline uint2 iq2_values(uint32_t selectors) {
-    constexpr uint32_t POSITIVE = 0x002b1908u, NEGATIVE = 0x00d5e7f8u;
-    return make_uint2(permute(POSITIVE, NEGATIVE, selectors), permute(POSITIVE, NEGATIVE, selectors >> 16));
+    return make_uint2(permute(IQ2_POSITIVE, IQ2_NEGATIVE, selectors),
+                      permute(IQ2_POSITIVE, IQ2_NEGATIVE, selectors >> 16));
 }
 __device__ inline float iq2_scale(uint32_t d, uint32_t nibble) {
     return half_value(d) * (0.5f + (float)nibble) * 0.25f;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "formats/base/clock.h"
+#include "runtime/loaded.h"
 #include "runtime/open_device.h"
-#include "runtime/session.h"
 
 enum {
     N_DECODE = 32,
@@ -67,63 +67,37 @@ static void free_counted(struct atsi_device *d, void *host) {
 struct run {
     struct atsi_model model;
     struct atsi_device *device;
-    struct atsi_weights weights;
-    struct atsi_reserve reserve;
-    struct atsi_session *session;
+    struct atsi_loaded loaded;
     int32_t *ids; // [n_prompt]
     uint32_t n_prompt;
 };
 
-static enum atsi_status load(struct run *r, struct atsi_error *err) {
-    const struct atsi_plan *plan = &r->model.plan;
-    struct atsi_weights_params params = {.model = &r->model,
-                                         .device = r->device,
-                                         .beside_bytes = atsi_vram_beside_weights(plan, r->device, 0),
-                                         .beside_host_bytes = atsi_pinned_beside_weights(plan, 0)};
+static enum atsi_status load(struct run *r, const struct atsi_run_options *options, struct atsi_error *err) {
+    const struct atsi_loaded_params params = {.options = options, .model = &r->model, .device = r->device};
     char text[2 * ATSI_TEXT_CAP];
-    ATSI_TRY(atsi_weights_load(&r->weights, &params, err));
-    atsi_weights_describe_pinning(&r->weights, text, sizeof text);
+    ATSI_TRY(atsi_loaded_weights(&r->loaded, &params, err));
+    atsi_weights_describe_pinning(&r->loaded.weights, text, sizeof text);
     if (text[0]) printf("  %s\n", text);
-    return ATSI_OK;
-}
-
-static enum atsi_status open_session(struct run *r, struct atsi_error *err) {
-    const struct atsi_plan *plan = &r->model.plan;
-    struct atsi_executor_params executor = {.plan = plan,
-                                            .host_tensors = r->weights.host,
-                                            .device_tensors = r->weights.device,
-                                            .mapped_tensors = r->weights.mapped,
-                                            .ring = r->weights.ring,
-                                            .device = r->device};
-    struct atsi_dispatcher_params dispatching = {.plan = plan,
-                                                 .policy = ATSI_POLICY_FIFO,
-                                                 .has_device = true,
-                                                 .staged_slowdown = atsi_pinned_ring_slowdown(r->weights.ring, plan)};
-    struct atsi_session_params params = {.executor = &executor};
-    ATSI_TRY(atsi_dispatcher_create(&dispatching, &params.dispatcher, err));
-    ATSI_TRY(atsi_session_create(&params, &r->session, err));
-    r->reserve = (struct atsi_reserve){.weights = &r->weights};
-    atsi_session_follow(r->session, &r->reserve);
-    return ATSI_OK;
+    return atsi_loaded_session(&r->loaded, &params, err);
 }
 
 static enum atsi_status time_text(struct run *r, enum mode mode, struct atsi_error *err) {
     double began_us = atsi_clock_us();
-    ATSI_TRY(atsi_session_append(r->session, r->ids, r->n_prompt, NULL, NULL, err));
+    ATSI_TRY(atsi_session_append(r->loaded.session, r->ids, r->n_prompt, NULL, NULL, err));
     double read_us = atsi_clock_us() - began_us;
-    uint32_t n_promoted = r->session->rescheduler.stats.decision.n_promoted;
+    uint32_t n_promoted = r->loaded.session->rescheduler.stats.decision.n_promoted;
     began_us = atsi_clock_us();
-    for (int i = 0; i < N_DECODE; i++) ATSI_TRY(atsi_session_append(r->session, r->ids + i, 1, NULL, NULL, err));
+    for (int i = 0; i < N_DECODE; i++) ATSI_TRY(atsi_session_append(r->loaded.session, r->ids + i, 1, NULL, NULL, err));
     double token_us = (atsi_clock_us() - began_us) / N_DECODE;
     printf("%-8s prefill %8.1f tok/s, %u units promoted; decode %6.2f tok/s\n", names[mode],
            r->n_prompt / read_us * 1e6, n_promoted, 1e6 / token_us);
-    atsi_session_truncate(r->session, 0);
+    atsi_session_truncate(r->loaded.session, 0);
     return ATSI_OK;
 }
 
-static enum atsi_status run_turns(struct run *r, enum mode mode, struct atsi_error *err) {
-    ATSI_TRY(load(r, err));
-    ATSI_TRY(open_session(r, err));
+static enum atsi_status run_turns(struct run *r, enum mode mode, const struct atsi_run_options *options,
+                                  struct atsi_error *err) {
+    ATSI_TRY(load(r, options, err));
     for (int i = 0; i < N_TURNS; i++) ATSI_TRY(time_text(r, mode, err));
     return ATSI_OK;
 }
@@ -141,10 +115,8 @@ static enum atsi_status run_mode(struct run *r, enum mode mode, const char *devi
     refusing.host_alloc = alloc_within_limit;
     refusing.host_free = free_counted;
     if (mode != PINNED) r->device->ops = &refusing;
-    enum atsi_status status = run_turns(r, mode, err);
-    atsi_session_free(r->session);
-    r->session = NULL;
-    atsi_weights_free(&r->weights);
+    enum atsi_status status = run_turns(r, mode, &options, err);
+    atsi_loaded_free(&r->loaded);
     r->device->ops->close(r->device);
     return status;
 }
