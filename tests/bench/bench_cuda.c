@@ -1,6 +1,6 @@
 // The kernels on a card: bytes or operations a second at the shapes of Qwen3-14B, Qwen3-30B-A3B and GPT-OSS-20B, beside the card's
 // copy bandwidth measured in the same run. Weights rotate through more memory than the L2 cache holds.
-//   bench_cuda [models|vectors|experts|attention|matrices|mapped|small|grids ...]      without a word: all
+//   bench_cuda [models|vectors|experts|attention|matrices|mapped|small|grids|handover ...]   without a word: all
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
