@@ -100,6 +100,8 @@ struct atsi_resident_experts_sum atsi_plan_sum_resident_experts(const struct ats
 // Bytes of what the GPU holds for a router beside the experts themselves: where each of n_experts stands, and which of a token's n_used
 // are its own (kernels/op_call.h).
 uint64_t atsi_router_table_bytes(uint32_t n_experts, uint32_t n_used);
+// Bytes of the experts that one token uses in an operation of kind EXPERTS.
+uint64_t atsi_slots_bytes(const struct atsi_program *p, const struct atsi_op *op);
 // The operation of a unit that multiplies with expert weights, NULL when it has none; a unit has one at most.
 const struct atsi_op *atsi_unit_experts_op(const struct atsi_program *p, const struct atsi_unit *u);
 

@@ -19,6 +19,11 @@ uint64_t atsi_router_table_bytes(uint32_t n_experts, uint32_t n_used) {
     return atsi_aligned(((uint64_t)n_experts + n_used) * sizeof(int32_t));
 }
 
+uint64_t atsi_slots_bytes(const struct atsi_program *p, const struct atsi_op *op) {
+    const struct atsi_experts_params *e = &op->u.experts;
+    return p->tensors[op->tensor[0]].size_bytes / e->n_experts * e->n_used;
+}
+
 // Experts of the router that a unit holds, 0 when it holds none.
 static uint32_t n_experts_of(const struct atsi_program *p, const struct atsi_unit *u) {
     const struct atsi_op *router = atsi_unit_find_op(p, u, ATSI_OP_ROUTER);

@@ -106,6 +106,10 @@ struct atsi_device_ops {
                                    uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine_dev,
                                    bool to_device, uint32_t n_rows, struct atsi_error *err);
 
+    // What a later launch of this call (EXPERTS, one row, resident.fetched set) reads of tensor[0] is copied to resident.fetched, by a kernel:
+    // the experts of its slots that are not resident. Reads its ids (in[1] or resident.mine) when the stream comes here.
+    enum atsi_status (*fetch_experts)(struct atsi_stream *s, const struct atsi_op_call *call, struct atsi_error *err);
+
     // Runs one operation in stream order. `round` is the host copy of call->round.round and sizes the launch.
     enum atsi_status (*launch)(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                                struct atsi_error *err);

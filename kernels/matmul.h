@@ -134,6 +134,8 @@ struct atsi_slots_left_out {
     const int32_t *resident_slots; // [n_experts], NULL: none is
     const uint8_t *n;              // [n_slots + 1]; NULL: nothing is left out
 };
+// The first slot of a token, whose ids these are, that is not left out. left_out NULL: 0.
+uint32_t atsi_first_slot(const struct atsi_slots_left_out *left_out, const int32_t *ids, uint32_t n_slots);
 // uint32_t words of scratch for groups of at most n_pairs_max pairs.
 size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max);
 // Fills *groups with pointers into `words`. ids: [n_tokens][n_slots] in rows `id_stride` apart. A negative id leaves its pair
@@ -151,6 +153,8 @@ struct atsi_experts_args {
     // Both NULL: none.
     const int32_t *resident_slots; // [n_experts]
     const void *resident;
+    // Those of the others: of one token's slot s at s * expert_bytes. NULL: in the whole matrix.
+    const void *fetched;
 };
 // As atsi_matmul_n_chunks and atsi_matmul_chunk.
 uint32_t atsi_experts_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args,

@@ -66,6 +66,9 @@ struct atsi_experts_ref {
     // [rows][n_used] one behind the other, on the device: the ids of its slots, -1 for those of the host. The ROUTER writes it, and the
     // device's EXPERTS read it in place of in[1].
     int32_t *mine;
+    // EXPERTS of one row on a device: where fetch_experts (kernels/device.h) has brought those of its slots that are not resident, slot s's at
+    // s times the bytes of an expert, 256-byte aligned. NULL: they are read where tensor[0] is.
+    void *fetched;
 };
 
 struct atsi_op_call {

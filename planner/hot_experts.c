@@ -148,23 +148,25 @@ bool atsi_hot_experts_has(const struct atsi_hot_experts *h, const struct atsi_pl
 
 // Of all operations behind a router.
 struct router_times {
-    struct atsi_slot_times slots;       // a token, CPU and link each beside the other
-    double handover_us;                 // from one side to the other
+    struct atsi_expert_times token;     // CPU and link each beside the other
     double cpu_us, streamed_us, gpu_us; // a chunk
 };
 
 static struct router_times times_of(const struct atsi_plan *plan, uint32_t router_unit) {
-    struct router_times t = {.slots = atsi_slot_times_start(plan)};
+    struct router_times t = {.token.first = atsi_slot_times_start(plan),
+                             .token.can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
     const struct atsi_contention *c = &plan->contention;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
+        const struct atsi_op *op = atsi_unit_experts_op(&plan->program, &plan->program.units[u]);
         if (plan->program.units[u].router_unit != (int32_t)router_unit) continue;
         const struct atsi_unit_times *d = &plan->decode_times[u], *p = &plan->prefill_times[u];
-        atsi_slot_times_add(&t.slots, &(struct atsi_slot_times){.cpu_us = d->cpu_us * c->cpu_beside_link,
-                                                                .gpu_us = d->gpu_us,
-                                                                .link_us = d->transfer_us * c->link_in_place,
-                                                                .cpu_fixed_us = d->cpu_fixed_us,
-                                                                .gpu_fixed_us = d->gpu_fixed_us});
-        t.handover_us = fmax(t.handover_us, d->switch_us);
+        atsi_slot_times_add(op->u.experts.in_per_slot ? &t.token.last : &t.token.first,
+                            &(struct atsi_slot_times){.cpu_us = d->cpu_us * c->cpu_beside_link,
+                                                      .gpu_us = d->gpu_us,
+                                                      .link_us = d->transfer_us * c->link_in_place,
+                                                      .cpu_fixed_us = d->cpu_fixed_us,
+                                                      .gpu_fixed_us = d->gpu_fixed_us});
+        t.token.handover_us = fmax(t.token.handover_us, d->switch_us);
         t.cpu_us += p->cpu_us;
         t.streamed_us += atsi_streamed_us(plan, u, ATSI_PREFILL);
         t.gpu_us += p->gpu_us;
@@ -172,29 +174,33 @@ static struct router_times times_of(const struct atsi_plan *plan, uint32_t route
     return t;
 }
 
-static double decode_us_of(const struct router_times *t, uint32_t n_used, double hit_rate) {
+// Behind it the CPU's part begins with a hand-over.
+static double decode_us_of(const struct atsi_expert_times *t, uint32_t n_used, double hit_rate) {
     struct atsi_slot_division d;
     double uneven_us;
     if (n_used <= ATSI_DIVIDED_SLOTS_MAX) {
-        atsi_divide_slots(&t->slots, n_used, &d);
-        return atsi_divided_us(&t->slots, &d, hit_rate, &uneven_us) + (d.gpu_slots[0] < n_used ? t->handover_us : 0);
+        atsi_divide_slots(t, n_used, hit_rate, &d);
+        return atsi_divided_us(t, &d, hit_rate, &uneven_us) + (d.gpu_slots[0] < n_used ? t->handover_us : 0);
     }
-    uint32_t k = atsi_best_slots(&t->slots, n_used, hit_rate);
-    return atsi_slots_us(&t->slots, k, n_used, hit_rate) + (k < n_used ? t->handover_us : 0);
+    struct atsi_slot_times all = t->first;
+    atsi_slot_times_add(&all, &t->last);
+    uint32_t k = atsi_best_slots(&all, n_used, hit_rate);
+    return atsi_slots_us(&all, k, n_used, hit_rate) + (k < n_used ? 2 * t->handover_us : 0);
 }
 
 static void price_router(struct atsi_expert_router *r, const struct atsi_plan *plan, const struct atsi_objective *o,
                          bool streamed) {
     struct router_times t = times_of(plan, r->unit);
-    double hit_rate = 0, none_us = decode_us_of(&t, r->n_used, 0), chunk_us = streamed ? t.streamed_us - t.gpu_us : 0;
+    double hit_rate = 0, none_us = decode_us_of(&t.token, r->n_used, 0),
+           chunk_us = streamed ? t.streamed_us - t.gpu_us : 0;
     r->saved_us[0] = 0;
     for (uint32_t n = 1; n < r->n_experts; n++) {
         hit_rate = fmin(1, hit_rate + r->shares[n - 1]);
-        r->saved_us[n] =
-            atsi_objective_us(o, plan, none_us - decode_us_of(&t, r->n_used, hit_rate), chunk_us * n / r->n_experts);
+        r->saved_us[n] = atsi_objective_us(o, plan, none_us - decode_us_of(&t.token, r->n_used, hit_rate),
+                                           chunk_us * n / r->n_experts);
     }
-    r->saved_us[r->n_experts] =
-        atsi_objective_us(o, plan, none_us - t.slots.gpu_us, (streamed ? t.streamed_us : t.cpu_us) - t.gpu_us);
+    r->saved_us[r->n_experts] = atsi_objective_us(o, plan, none_us - t.token.first.gpu_us - t.token.last.gpu_us,
+                                                  (streamed ? t.streamed_us : t.cpu_us) - t.gpu_us);
 }
 
 void atsi_hot_experts_price(struct atsi_hot_experts *h, const struct atsi_plan *plan,

@@ -43,6 +43,7 @@ static enum atsi_status try_candidate(struct atsi_problem *s, struct atsi_candid
     }; // a coarse budget for the search
     struct atsi_solve_result result;
     struct atsi_decode_forecast decode;
+    s->plan->limits.temp_bytes = c->temp_bytes;
     ATSI_TRY(atsi_problem_solve(s, c, granularity_of(s, SEARCH_GRANULES), NULL, &result, err));
     ATSI_TRY(atsi_problem_apply(s, c, rates, &result, err));
     ATSI_TRY(atsi_forecast_decode(s->plan, c->temp_bytes, &decode, err));
@@ -219,12 +220,12 @@ static enum atsi_status settle(struct atsi_problem *s, const struct atsi_candida
     milp.fine_bytes = ATSI_ALIGNMENT; // of which what is placed is made
     struct atsi_solve_result result;
     milp.seconds_max = s->options->certify_seconds;
+    plan->limits.temp_bytes = c->temp_bytes;
     ATSI_TRY(take_chunk(s, c->chunk, out, err));
     ATSI_TRY(atsi_problem_solve(s, c, granularity_of(s, SETTLE_GRANULES), &milp, &result, err));
     ATSI_TRY(atsi_problem_apply(s, c, ATSI_HITS_EXPECTED, &result, err));
     record_certificate(&plan->certificate, &result);
     plan->limits.vram_bytes = s->options->vram_bytes;
-    plan->limits.temp_bytes = c->temp_bytes;
     out->method = c->method;
     out->streamed = c->streamed;
     out->experts_counted = s->hot.counted;

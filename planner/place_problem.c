@@ -40,16 +40,17 @@ enum atsi_status atsi_problem_units(struct atsi_problem *s, bool streamed, struc
     return apply_pins(s, err);
 }
 
-// Prices depend on chunk, streaming and guess alone, not on the region. While candidates are searched, in granules four times as large: what
+// Prices depend on chunk, streaming and guess, of the region only on whether there is one. While candidates are searched, in granules four times as large: what
 // that leaves is filled expert by expert anyway.
 static enum atsi_status price_experts(struct atsi_problem *s, const struct atsi_candidate *c, uint64_t granularity,
                                       bool settles, struct atsi_error *err) {
     if (!settles) granularity *= 4;
     struct atsi_priced last = s->priced;
-    if (last.chunk == c->chunk && last.streamed == c->streamed && last.guess == c->guess &&
-        last.granularity == granularity)
+    struct atsi_priced now = {c->chunk, c->streamed, s->plan->limits.temp_bytes > 0, c->guess, granularity};
+    if (last.chunk == now.chunk && last.streamed == now.streamed && last.has_region == now.has_region &&
+        last.guess == now.guess && last.granularity == now.granularity)
         return ATSI_OK;
-    s->priced = (struct atsi_priced){c->chunk, c->streamed, c->guess, granularity};
+    s->priced = now;
     atsi_hot_experts_guess(&s->hot, c->guess);
     atsi_hot_experts_price(&s->hot, s->plan, &s->objective, c->streamed);
     return atsi_hot_experts_solve(&s->hot, s->free_bytes, granularity, err);

@@ -18,7 +18,7 @@ struct atsi_candidate {
 // What single experts were priced for last.
 struct atsi_priced {
     uint32_t chunk; // 0: nothing yet
-    bool streamed;
+    bool streamed, has_region;
     enum atsi_expert_guess guess;
     uint64_t granularity;
 };

@@ -77,6 +77,7 @@ static enum atsi_status build_shared_round(const struct atsi_plan *plan, struct 
                                         .backends = r->backends,
                                         .gpu_share = r->gpu_share,
                                         .divisions = r->divisions,
+                                        .can_fetch = true, // where a division says so there is
                                         .n_tokens_max = plan->limits.chunk,
                                         .n_outputs_max = plan->limits.n_outputs};
     ATSI_TRY(atsi_script_build(&params, &r->script, err));

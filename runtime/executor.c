@@ -264,6 +264,15 @@ uint32_t atsi_executor_n_handovers(const struct atsi_executor *x) {
         n += x->now->script.actions[i].kind == ATSI_ACTION_WAIT;
     return n;
 }
+struct atsi_divided_routers atsi_executor_divided_routers(const struct atsi_executor *x) {
+    struct atsi_divided_routers routers = {0};
+    const struct atsi_slot_division *divisions = x->now ? x->now->script.divisions : NULL;
+    for (uint32_t u = 0; divisions && u < x->p->n_units; u++) {
+        routers.n += divisions[u].n_used > 0;
+        routers.n_last_on_gpu += divisions[u].n_used > 0 && divisions[u].last_on_gpu;
+    }
+    return routers;
+}
 const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }
 struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool single_tokens) {
     return &x->recorders[single_tokens];

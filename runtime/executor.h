@@ -126,6 +126,11 @@ void atsi_executor_blame(struct atsi_executor *x, char *unit_name, size_t cap);
 // Bytes this executor holds on the host, and hand-overs to the CPU in a round of the current assignment, for statistics.
 uint64_t atsi_executor_host_bytes(const struct atsi_executor *x);
 uint32_t atsi_executor_n_handovers(const struct atsi_executor *x);
+// Routers behind which slots are divided token by token at present, and those whose last operations the GPU computes (schedule/hits.h).
+struct atsi_divided_routers {
+    uint32_t n, n_last_on_gpu;
+};
+struct atsi_divided_routers atsi_executor_divided_routers(const struct atsi_executor *x);
 const char *atsi_executor_isa(const struct atsi_executor *x);
 int atsi_executor_n_threads(const struct atsi_executor *x);
 uint32_t atsi_executor_n_units(const struct atsi_executor *x);

@@ -50,6 +50,7 @@ struct atsi_prepared_round {
         ahead[2]; // the whole round of a single token, [1] with its runs timed; no pieces: launched run by run
     struct atsi_timed_run *timed;         // [script.n_actions]
     struct atsi_transfer_plan *transfers; // NULL: nothing is prefetched
+    char *fetched; // where experts are fetched ahead (schedule/hits.h): the temporary region; NULL: nowhere
 };
 
 struct atsi_executor {

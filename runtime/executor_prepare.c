@@ -209,6 +209,18 @@ static void divide_call(const struct preparation *q, const struct atsi_step *s, 
     if (!routes && !(s->by_token && s->backend == ATSI_GPU)) call->resident.mine = NULL;
 }
 
+// Where the absent experts of one token are fetched to: the temporary region, when nothing else travels there and it has room for those of
+// any operation. NULL: nowhere.
+static char *find_fetch_place(const struct preparation *q) {
+    const struct atsi_program *p = q->x->p;
+    uint64_t region_bytes;
+    if (!q->x->transfers || q->out->n_tokens > 1 || atsi_transfer_plan_n_units(q->out->transfers) > 0) return NULL;
+    char *region = atsi_transfers_region(q->x->transfers, &region_bytes);
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EXPERTS && atsi_slots_bytes(p, &p->ops[i]) > region_bytes) return NULL;
+    return region;
+}
+
 static void build_calls(struct preparation *q) {
     const struct atsi_executor *x = q->x;
     struct atsi_prepared_round *out = q->out;
@@ -220,6 +232,7 @@ static void build_calls(struct preparation *q) {
                              &out->calls[i]);
         out->calls[i].resident.chosen = atsi_routing_place(x->routing, s->op, s->backend);
         divide_call(q, s, &out->calls[i]);
+        if (s->fetches || s->fetched) out->calls[i].resident.fetched = out->fetched;
         if (s->begin > 0 || s->end < x->p->ops[s->op].out[0].width)
             atsi_narrow_call(&out->calls[i], s->begin, s->end, &out->parts[i]);
     }
@@ -227,12 +240,14 @@ static void build_calls(struct preparation *q) {
 
 static enum atsi_status build_script(struct preparation *q, struct atsi_error *err) {
     struct atsi_prepared_round *out = q->out;
+    out->fetched = find_fetch_place(q);
     struct atsi_script_params params = {.program = q->x->p,
                                         .backends = q->backends,
                                         .promoted = q->promoted,
                                         .prefetched = q->prefetched,
                                         .gpu_share = q->gpu_share,
                                         .divisions = q->out->n_tokens == 1 ? q->assignment->divisions : NULL,
+                                        .can_fetch = out->fetched != NULL,
                                         .n_tokens_max = q->x->plan->limits.chunk,
                                         .n_outputs_max = q->x->plan->limits.n_outputs};
     ATSI_TRY(atsi_script_build(&params, &out->script, err));
@@ -406,7 +421,9 @@ enum atsi_status atsi_executor_adopt(struct atsi_executor *x, struct atsi_prepar
     *old = x->now;
     x->now = prepared;
     atsi_recorder_adopted(&x->recorders[prepared->n_tokens == 1]);
-    return x->transfers ? atsi_transfers_use(x->transfers, prepared->transfers, x->stream, err) : ATSI_OK;
+    if (!x->transfers) return ATSI_OK;
+    ATSI_TRY(atsi_transfers_use(x->transfers, prepared->transfers, x->stream, err));
+    return prepared->fetched ? atsi_transfers_lend(x->transfers, x->stream, err) : ATSI_OK;
 }
 
 enum atsi_status atsi_executor_settle(struct atsi_executor *x, struct atsi_error *err) {

@@ -43,7 +43,8 @@ enum atsi_status executor_enqueue(const struct atsi_executor *x, const struct at
         const struct atsi_action *a = &p->script.actions[i];
         if (a->kind == ATSI_ACTION_CROSS) ATSI_TRY(cross(x, a, stream, round, err));
         for (uint32_t k = a->first; a->kind == ATSI_ACTION_GPU && k < a->first + a->n; k++)
-            ATSI_TRY(x->device->ops->launch(stream, &p->calls[k], round, err));
+            ATSI_TRY(p->script.steps[k].fetches ? x->device->ops->fetch_experts(stream, &p->calls[k], err)
+                                                : x->device->ops->launch(stream, &p->calls[k], round, err));
     }
     return ATSI_OK;
 }
@@ -55,8 +56,17 @@ static enum atsi_status run_on_device(struct atsi_executor *x, uint32_t first, u
     return executor_enqueue(x, x->now, x->stream, x->round, first, n, err);
 }
 
+// Slots that are divided token by token may all be the device's; what stands between the products works on those slots alone.
+static bool has_nothing_to_do(const struct atsi_prepared_round *p, const struct atsi_action *a) {
+    for (uint32_t i = a->first; i < a->first + a->n; i++) {
+        if (!p->script.steps[i].by_token) return false;
+        if (p->calls[i].op->kind == ATSI_OP_EXPERTS && !atsi_cpu_has_no_slots(&p->calls[i])) return false;
+    }
+    return true;
+}
+
 void executor_run_cpu(struct atsi_executor *x, const struct atsi_action *a) {
-    atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n);
+    if (!has_nothing_to_do(x->now, a)) atsi_cpu_run(x->cpu, x->pool, &x->now->calls[a->first], (int)a->n);
 }
 
 static enum atsi_status run_action(struct atsi_executor *x, const struct atsi_action *a, struct atsi_error *err) {

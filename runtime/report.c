@@ -121,6 +121,12 @@ static void report_rounds(FILE *f, const struct atsi_session *session, const str
     const struct atsi_rescheduler *r = &session->rescheduler;
     fprintf(f, "rounds   of %u tokens: %u units promoted, %u shared, %u waits of the CPU\n", r->assigned_for,
             r->stats.decision.n_promoted, r->stats.decision.n_shared, atsi_executor_n_handovers(session->executor));
+    struct atsi_divided_routers routers = atsi_executor_divided_routers(session->executor);
+    if (routers.n > 0)
+        fprintf(f,
+                "divided  slots behind %u routers token by token; behind %u the GPU computes the last operation of all "
+                "slots\n",
+                routers.n, routers.n_last_on_gpu);
     if (r->assigned_for != 1 || n_decode_rounds(result) == 0) return;
     double token_us = result->decode_us / n_decode_rounds(result);
     report_prediction(f, r, token_us);

@@ -33,6 +33,7 @@ struct atsi_transfers {
     uint32_t max_units;
     struct unit_timing *timing_of; // [max_units]
     struct atsi_event *reached;    // of the compute stream: where transfers may start
+    struct atsi_event *left;       // of the transfer stream: nothing writes to the region any more
     char *marks;   // two words of device memory: transfers that have arrived, and that have been consumed
     uint32_t base; // what both count from under this plan
     const struct atsi_transfer_plan *plan;
@@ -61,6 +62,7 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     t->region = region;
     ATSI_TRY(ops->stream_create(t->device, &t->stream, err));
     ATSI_TRY(ops->event_create(t->device, false, &t->reached, err));
+    ATSI_TRY(ops->event_create(t->device, false, &t->left, err));
     for (uint32_t i = 0; i < t->max_units; i++) {
         ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].began, err));
         ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].ended, err));
@@ -97,6 +99,7 @@ void atsi_transfers_free(struct atsi_transfers *t) {
         if (t->timing_of[i].ended) ops->event_destroy(t->timing_of[i].ended);
     }
     if (t->reached) ops->event_destroy(t->reached);
+    if (t->left) ops->event_destroy(t->left);
     if (t->stream) ops->stream_destroy(t->stream);
     if (t->marks) ops->free(t->device, t->marks);
     if (t->region) ops->free(t->device, t->region);
@@ -169,6 +172,16 @@ enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_
     for (uint32_t u = 0; u < t->max_units; u++) t->timing_of[u].timed = false;
     ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
     return t->device->ops->stream_wait(t->stream, t->reached, err);
+}
+
+char *atsi_transfers_region(const struct atsi_transfers *t, uint64_t *bytes) {
+    *bytes = t->region_bytes;
+    return t->region;
+}
+
+enum atsi_status atsi_transfers_lend(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err) {
+    ATSI_TRY(t->device->ops->event_record(t->left, t->stream, err));
+    return t->device->ops->stream_wait(compute, t->left, err);
 }
 
 // ---- rounds -------------------------------------------------------------------------------------------------------

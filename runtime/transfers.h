@@ -54,6 +54,11 @@ uint32_t atsi_transfer_plan_waits_for(const struct atsi_transfer_plan *plan, uin
 enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_transfer_plan *plan,
                                     struct atsi_stream *compute, struct atsi_error *err);
 
+// The region itself, for whoever needs scratch on the device while the plan in use transfers nothing; `compute` waits until what is still under way
+// from earlier plans has ended. Later plans wait for what `compute` does with it (atsi_transfers_use).
+char *atsi_transfers_region(const struct atsi_transfers *t, uint64_t *bytes);
+enum atsi_status atsi_transfers_lend(struct atsi_transfers *t, struct atsi_stream *compute, struct atsi_error *err);
+
 // Starts every transfer whose space is known to become free. Called at a round's start and by atsi_transfers_consumed.
 enum atsi_status atsi_transfers_issue(struct atsi_transfers *t, struct atsi_error *err);
 // The compute stream waits until the next unit in order has arrived.

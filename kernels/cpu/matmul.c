@@ -175,7 +175,7 @@ static void sort_by_pairs(struct atsi_expert_groups *g) {
     }
 }
 
-static uint32_t first_slot(const struct atsi_slots_left_out *left_out, const int32_t *ids, uint32_t n_slots) {
+uint32_t atsi_first_slot(const struct atsi_slots_left_out *left_out, const int32_t *ids, uint32_t n_slots) {
     if (left_out == NULL || left_out->n == NULL) return 0;
     uint32_t n_resident = 0;
     for (uint32_t s = 0; s < n_slots && left_out->resident_slots != NULL; s++)
@@ -191,14 +191,14 @@ void atsi_expert_groups_build(struct atsi_expert_groups *groups, uint32_t *words
     memset(g.first, 0, ((size_t)n_experts + 1) * sizeof *g.first);
     // Counts one place up; their running sum makes first[e] the start of e, which the second pass advances to its end.
     for (uint32_t t = 0; t < n_tokens; t++)
-        for (uint32_t s = first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
+        for (uint32_t s = atsi_first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
             if (ids[t * id_stride + s] >= 0) g.first[ids[t * id_stride + s] + 1]++;
     for (uint32_t e = 0; e < n_experts; e++) {
         if (g.first[e + 1] > 0) g.active[g.n_active++] = e;
         g.first[e + 1] += g.first[e];
     }
     for (uint32_t t = 0; t < n_tokens; t++)
-        for (uint32_t s = first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
+        for (uint32_t s = atsi_first_slot(left_out, ids + t * id_stride, n_slots); s < n_slots; s++)
             if (ids[t * id_stride + s] >= 0) g.pairs[g.first[ids[t * id_stride + s]]++] = t * n_slots + s;
     memmove(g.first + 1, g.first, n_experts * sizeof *g.first);
     g.first[0] = 0;
@@ -213,9 +213,11 @@ uint32_t atsi_experts_n_chunks(const struct atsi_matmul_kernels *k, const struct
 }
 
 static const void *weight_of_expert(const struct atsi_experts_args *args, uint32_t expert) {
+    const struct atsi_expert_groups *g = args->groups;
     int32_t slot = args->resident_slots != NULL ? args->resident_slots[expert] : -1;
-    return slot >= 0 ? (const uint8_t *)args->resident + (size_t)slot * args->expert_bytes
-                     : (const uint8_t *)args->matmul.weight + expert * args->expert_bytes;
+    if (slot >= 0) return (const uint8_t *)args->resident + (size_t)slot * args->expert_bytes;
+    if (args->fetched != NULL) return (const uint8_t *)args->fetched + g->pairs[g->first[expert]] * args->expert_bytes;
+    return (const uint8_t *)args->matmul.weight + expert * args->expert_bytes;
 }
 
 void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,

@@ -147,6 +147,12 @@ static struct atsi_slots_left_out left_out_of(const struct atsi_op_call *call) {
     return (struct atsi_slots_left_out){r->slots, r->gpu_slots};
 }
 
+bool atsi_cpu_has_no_slots(const struct atsi_op_call *call) {
+    struct atsi_slots_left_out left_out = left_out_of(call);
+    uint32_t n_used = call->op->u.experts.n_used;
+    return atsi_call_rows(call) == 1 && atsi_first_slot(&left_out, call->in[1].data, n_used) == n_used;
+}
+
 static void run_grouping(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_item, int i_thread) {
     (void)i_item, (void)i_thread;
     const struct atsi_op_call *call = step->call;
@@ -183,6 +189,7 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
         .matmul = matmul_args(cpu, call, atsi_matmul_input(weight->dtype), slot),
         .expert_bytes = (size_t)(weight->size_bytes / p->n_experts),
         .groups = &cpu->routing.groups,
+        .fetched = call->resident.fetched,
     };
     if (call->resident.data != NULL) {
         args.resident_slots = call->resident.slots;

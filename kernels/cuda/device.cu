@@ -298,6 +298,14 @@ static enum atsi_status copy_slots(struct atsi_stream *s, void *dst, uint32_t ds
     return cuda_check(d, cudaGetLastError(), "copying experts' results", err);
 }
 
+static enum atsi_status fetch_experts(struct atsi_stream *s, const struct atsi_op_call *call, struct atsi_error *err) {
+    struct cuda_device *d = device_of(s);
+    ATSI_TRY(cuda_healthy(d, err));
+    ATSI_TRY(cuda_flush(s, err));
+    launch_fetch_experts(launch_stream_of(s), call);
+    return cuda_check(d, cudaGetLastError(), "fetching experts", err);
+}
+
 // ---- graphs -----------------------------------------------------------------------------------------------------------
 
 // A replayed piece starts from unknown scratch contents and leaves others behind, so neither side may rely on them.
@@ -375,13 +383,13 @@ static void device_close(struct atsi_device *base) {
 }
 
 static const struct atsi_device_ops OPS = {
-    device_close,          device_info,        device_alloc,  device_free,  device_free_bytes, cuda_range_create,
-    cuda_range_back,       cuda_range_destroy, host_alloc,    host_free,    host_register,     host_unregister,
-    stream_create,         stream_destroy,     stream_sync,   stream_query, event_create,      event_destroy,
-    event_record,          stream_wait,        event_sync,    event_passed, event_elapsed_us,  cuda_post_mark,
-    cuda_await_mark,       copy_to_device,     copy_to_host,  copy_rows,    copy_slots,        cuda_launch,
-    cuda_scratch_bytes,    cuda_prepare,       capture_begin, capture_end,  graph_launch,      graph_destroy,
-    capture_stream_create,
+    device_close,    device_info,           device_alloc, device_free,   device_free_bytes, cuda_range_create,
+    cuda_range_back, cuda_range_destroy,    host_alloc,   host_free,     host_register,     host_unregister,
+    stream_create,   stream_destroy,        stream_sync,  stream_query,  event_create,      event_destroy,
+    event_record,    stream_wait,           event_sync,   event_passed,  event_elapsed_us,  cuda_post_mark,
+    cuda_await_mark, copy_to_device,        copy_to_host, copy_rows,     copy_slots,        fetch_experts,
+    cuda_launch,     cuda_scratch_bytes,    cuda_prepare, capture_begin, capture_end,       graph_launch,
+    graph_destroy,   capture_stream_create,
 };
 
 static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {

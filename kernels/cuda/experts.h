@@ -23,10 +23,11 @@ struct expert_groups {
 // its slots with the host, the host's). Pair p reads
 // prepared input row p / in_divisor and writes n_out floats at out + (p / n_slots) * out_stride + (p % n_slots) * n_out.
 // Where slots[expert] >= 0 the expert's matrix is that one of the `resident` block which each product brings beside the whole tensor; slots
-// NULL: none is.
+// NULL: none is. `fetched`: the tensor is no tensor but has the matrix of each pair that is not resident (one row, vector kernels).
 struct expert_args {
     const int32_t *ids, *slots;
     uint32_t ids_stride, n_slots, in_divisor, n_experts;
+    bool fetched;
     struct expert_groups groups; // matrix kernels only
 };
 

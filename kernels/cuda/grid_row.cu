@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(SHAPE::WARPS *WARP, 1)
         wait_for_predecessor();
         int expert = expert_of(a.experts, blockIdx.y);
         if (expert < 0) return;
-        weight = matrix_of(a.weight, a.resident, a.expert_bytes, expert, slot_of(a.experts, expert));
+        weight = matrix_of(a.weight, a.resident, a.expert_bytes, place_of(a.experts, blockIdx.y, expert),
+                           slot_of(a.experts, expert));
         if (bias) bias += (uint64_t)expert * a.n_out;
         out = out_of_pair(a.experts, blockIdx.y, a.out, a.out_stride, a.n_out);
         in_row = blockIdx.y / a.experts.in_divisor;

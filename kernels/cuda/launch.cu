@@ -141,7 +141,7 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
 
 // A program loads the kernels of its own types only: modules take memory on the card.
 static cudaError_t load_all(const struct cuda_device *d, const struct atsi_program *p) {
-    cudaError_t (*const parts[])(void) = {load_elementwise, load_expert_sum, load_norm,  load_heads,
+    cudaError_t (*const parts[])(void) = {load_elementwise, load_expert_sum, load_fetch, load_norm,  load_heads,
                                           load_router,      load_recurrent,  load_marks, load_copies};
     cudaError_t status = cudaSuccess;
     for (cudaError_t (*load)(void) : parts)

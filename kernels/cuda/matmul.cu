@@ -145,6 +145,7 @@ struct product experts_product(const struct launch_ctx *x, const struct atsi_op_
     p.experts.n_slots = params->n_used;
     p.experts.in_divisor = params->in_per_slot ? 1 : params->n_used;
     p.experts.n_experts = params->n_experts;
+    p.experts.fetched = call->resident.fetched != NULL;
     return p;
 }
 
@@ -152,10 +153,15 @@ const struct tiled_type *tiled_type_of_weight(const struct atsi_tensor *t) {
     return t->layout == ATSI_LAYOUT_TILE16 ? tiled_type_of(t->dtype) : NULL;
 }
 
+// Where experts that are not resident are read, or a dense matrix.
+const void *weight_of(const struct atsi_op_call *call) {
+    return call->resident.fetched ? call->resident.fetched : call->tensor[0].data;
+}
+
 struct tiled_part part_of_product(const struct product *p) {
     const struct atsi_op_call *call = p->call;
     struct tiled_part part = {};
-    part.weight = (const uint8_t *)call->tensor[0].data;
+    part.weight = (const uint8_t *)weight_of(call);
     part.resident = (const uint8_t *)call->resident.data;
     part.expert_bytes = p->expert_bytes;
     part.bias = (const float *)call->tensor[1].data;
@@ -198,7 +204,7 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
 
 bool same_experts(const struct expert_args &a, const struct expert_args &b) {
     return a.ids == b.ids && a.slots == b.slots && a.ids_stride == b.ids_stride && a.n_slots == b.n_slots &&
-           a.in_divisor == b.in_divisor && a.n_experts == b.n_experts;
+           a.in_divisor == b.in_divisor && a.n_experts == b.n_experts && a.fetched == b.fetched;
 }
 
 // Rows that a part writes.
@@ -222,7 +228,7 @@ enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum at
         many.codebook = grid_codebook(dtype, tables);
         if (grid_matrix(dtype, &many, x->stream)) return ATSI_OK;
     }
-    a.weight = (const uint8_t *)call->tensor[0].data;
+    a.weight = (const uint8_t *)weight_of(call);
     a.resident = (const uint8_t *)call->resident.data;
     a.expert_bytes = p->expert_bytes;
     a.bias = (const float *)call->tensor[1].data;
@@ -251,7 +257,7 @@ cudaError_t prepare_grid(const struct cuda_device *d, enum atsi_dtype dtype) {
 struct plain_args plain_args_of(const struct launch_ctx *x, const struct product *p) {
     const struct atsi_op_call *call = p->call;
     struct plain_args a = {};
-    a.weight = call->tensor[0].data;
+    a.weight = weight_of(call);
     a.resident = call->resident.data;
     a.bias = (const float *)call->tensor[1].data;
     a.in = (const float *)call->in[0].data;
@@ -318,6 +324,8 @@ enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call 
     if (p.experts.n_experts > EXPERTS_CAP)
         return atsi_fail(err, ATSI_FAILED, "GPU: products with %u experts are not supported, at most %d",
                          p.experts.n_experts, EXPERTS_CAP);
+    if (p.experts.fetched && x->n_rows != 1)
+        return atsi_fail(err, ATSI_FAILED, "GPU: experts are fetched for one row only, not for %d", x->n_rows);
     if (!p.as_vectors) ATSI_TRY(grouped(x, &p.experts, p.n_in, err));
     return run(x, &p, err);
 }

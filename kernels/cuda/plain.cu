@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(WARPS *WARP, N_IN > 1             ? 3
     if (a.experts.ids) {
         int expert = expert_of(a.experts, pair);
         if (expert < 0) return;
-        weight =
-            matrix_of(weight, (const T *)a.resident, (uint64_t)a.n_out * a.n_cols, expert, slot_of(a.experts, expert));
+        weight = matrix_of(weight, (const T *)a.resident, (uint64_t)a.n_out * a.n_cols,
+                           place_of(a.experts, pair, expert), slot_of(a.experts, expert));
         if (a.bias) a.bias += (uint64_t)expert * a.n_out;
         in_first = pair / a.experts.in_divisor;
         a.out = out_of_pair(a.experts, pair, a.out, a.out_stride, a.n_out);

@@ -103,6 +103,7 @@ static const struct atsi_device_ops SIM_OPS = {
     .copy_slots = sim_copy_slots,
     .post_mark = sim_post_mark,
     .await_mark = sim_await_mark,
+    .fetch_experts = sim_fetch_experts,
     .launch = sim_launch,
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,

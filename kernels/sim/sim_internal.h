@@ -101,6 +101,7 @@ struct sim_item {
             struct atsi_round sized_for;
             uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX + 1]; // what the call's pointed to
             bool replayed;                                 // the position is what it is by then
+            bool fetches;                                  // only what fetch_experts does
         } launch;                                          // host addresses
         struct {
             int32_t *word;
@@ -213,6 +214,7 @@ enum atsi_status sim_copy_rows(struct atsi_stream *s, void *dst_dev, uint32_t ds
 enum atsi_status sim_copy_slots(struct atsi_stream *s, void *dst_dev, uint32_t dst_stride, const void *src_dev,
                                 uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine_dev,
                                 bool to_device, uint32_t n_rows, struct atsi_error *err);
+enum atsi_status sim_fetch_experts(struct atsi_stream *s, const struct atsi_op_call *call, struct atsi_error *err);
 enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
                             struct atsi_error *err);
 // Performs a copy, rows, slots or launch item on the calling stream thread, lock not held.

@@ -147,18 +147,24 @@ static enum atsi_status translate_router(struct sim_device *d, struct atsi_op_ca
 }
 
 static enum atsi_status translate_experts(struct sim_device *d, struct atsi_op_call *call, uint32_t n_rows,
-                                          struct atsi_error *err) {
+                                          bool fetches, struct atsi_error *err) {
     uint32_t n_experts = call->op->u.experts.n_experts;
+    uint64_t expert_bytes = call->tensor[0].info->size_bytes / n_experts;
+    if (call->resident.fetched != NULL) {
+        if (n_rows != 1) return atsi_fail(err, ATSI_FAILED, "simulated device: experts are fetched for one row only");
+        ATSI_TRY(sim_translate(d, call->resident.fetched, call->op->u.experts.n_used * expert_bytes, fetches,
+                               &call->resident.fetched, err));
+    }
     ATSI_TRY(translate_slots(d, &call->resident.slots, n_experts, err));
     ATSI_TRY(translate_ids(d, &call->resident.mine, (uint64_t)n_rows * call->op->u.experts.n_used, false, err));
     if (call->resident.data == NULL) return ATSI_OK;
     // How many are resident stands in the table, which may still be on its way: one at least is.
-    return translate_const(d, &call->resident.data, call->tensor[0].info->size_bytes / n_experts, err);
+    return translate_const(d, &call->resident.data, expert_bytes, err);
 }
 
 // Turns every address of the call into a host address, checked for the extent that the operation touches.
 static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call *call, const struct atsi_round *round,
-                                       struct atsi_error *err) {
+                                       bool fetches, struct atsi_error *err) {
     uint32_t n_rows = (uint32_t)(call->outputs_domain ? round->n_outputs : round->n_tokens);
     uint32_t n_in_rows = call->op->kind == ATSI_OP_SELECT ? (uint32_t)round->n_tokens : n_rows;
     const void *address = call->round.round;
@@ -169,7 +175,7 @@ static enum atsi_status translate_call(struct sim_device *d, struct atsi_op_call
             ATSI_TRY(translate_const(d, &call->tensor[i].data, call->tensor[i].info->size_bytes, err));
     ATSI_TRY(translate_state(d, &call->state, err));
     if (call->op->kind == ATSI_OP_ROUTER) ATSI_TRY(translate_router(d, call, n_rows, err));
-    if (call->op->kind == ATSI_OP_EXPERTS) ATSI_TRY(translate_experts(d, call, n_rows, err));
+    if (call->op->kind == ATSI_OP_EXPERTS) ATSI_TRY(translate_experts(d, call, n_rows, fetches, err));
     ATSI_TRY(translate_const(d, &address, sizeof *round, err));
     call->round.round = address;
     if (call->op->kind == ATSI_OP_EMBED) {
@@ -197,16 +203,27 @@ static enum atsi_status take_gpu_slots(struct sim_item *item, struct atsi_error 
     return ATSI_OK;
 }
 
-enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
-                            struct atsi_error *err) {
+static enum atsi_status enqueue_call(struct atsi_stream *s, const struct atsi_op_call *call,
+                                     const struct atsi_round *round, bool fetches, struct atsi_error *err) {
     struct sim_device *d = sim_of(s->device);
-    struct sim_item item = {.kind = SIM_ITEM_LAUNCH, .u.launch = {.call = *call, .sized_for = *round}};
+    struct sim_item item = {.kind = SIM_ITEM_LAUNCH,
+                            .u.launch = {.call = *call, .sized_for = *round, .fetches = fetches}};
     struct atsi_error failure;
     ATSI_TRY(sim_state(d, err));
     if (d->cpu == NULL) return atsi_fail(err, ATSI_FAILED, "simulated device: launch before prepare");
     ATSI_TRY(take_gpu_slots(&item, err));
-    ATSI_TRY(stick(d, translate_call(d, &item.u.launch.call, round, &failure), &failure, err));
+    ATSI_TRY(stick(d, translate_call(d, &item.u.launch.call, round, fetches, &failure), &failure, err));
     return sim_enqueue(s, &item, err);
+}
+
+enum atsi_status sim_launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                            struct atsi_error *err) {
+    return enqueue_call(s, call, round, false, err);
+}
+
+enum atsi_status sim_fetch_experts(struct atsi_stream *s, const struct atsi_op_call *call, struct atsi_error *err) {
+    static const struct atsi_round single = {.n_tokens = 1, .n_outputs = 1};
+    return enqueue_call(s, call, &single, true, err);
 }
 
 // ---- on the stream's thread -----------------------------------------------------------------------------------------------
@@ -258,13 +275,27 @@ static void perform_slots(const struct sim_device *d, const struct sim_item *ite
     }
 }
 
+// A kernel too.
+static void perform_fetch(const struct sim_device *d, const struct atsi_op_call *call) {
+    const struct atsi_experts_ref *r = &call->resident;
+    const struct atsi_experts_params *p = &call->op->u.experts;
+    const int32_t *ids = r->mine != NULL ? r->mine : call->in[1].data;
+    size_t bytes = (size_t)(call->tensor[0].info->size_bytes / p->n_experts), n_fetched = 0;
+    for (uint32_t s = 0; s < p->n_used; s++) {
+        if (ids[s] < 0 || (r->data != NULL && r->slots[ids[s]] >= 0)) continue;
+        memcpy((char *)r->fetched + s * bytes, (const char *)call->tensor[0].data + (size_t)ids[s] * bytes, bytes);
+        n_fetched++;
+    }
+    sleep_until(atsi_clock_us() + copy_time_us(d, n_fetched * bytes, SIM_TO_DEVICE));
+}
+
 static enum atsi_status perform_launch(struct sim_device *d, const struct sim_item *item, struct atsi_error *err) {
     const struct atsi_round *now = item->u.launch.call.round.round, *then = &item->u.launch.sized_for;
     bool same_rows =
         item->u.launch.call.outputs_domain ? now->n_outputs == then->n_outputs : now->n_tokens == then->n_tokens;
     bool same_round =
         now->n_tokens == then->n_tokens && now->n_outputs == then->n_outputs && now->first_pos == then->first_pos;
-    if (item->u.launch.replayed ? !same_rows : !same_round)
+    if (item->u.launch.replayed || item->u.launch.fetches ? !same_rows : !same_round)
         return atsi_fail(
             err, ATSI_FAILED,
             "simulated device: %s was launched for %d tokens at %d, the device's own copy of the round says %d at %d",
@@ -272,6 +303,10 @@ static enum atsi_status perform_launch(struct sim_device *d, const struct sim_it
     struct atsi_op_call call = item->u.launch.call;
     if (call.op->kind == ATSI_OP_ROUTER && call.resident.mine != NULL)
         call.resident.gpu_slots = item->u.launch.gpu_slots;
+    if (item->u.launch.fetches) {
+        perform_fetch(d, &call);
+        return ATSI_OK;
+    }
     pthread_mutex_lock(&d->kernel_lock);
     atsi_cpu_run(d->cpu, NULL, &call, 1);
     pthread_mutex_unlock(&d->kernel_lock);

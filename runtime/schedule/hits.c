@@ -49,17 +49,51 @@ uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, doubl
 
 // ---- token by token -----------------------------------------------------------------------------------------------
 
-void atsi_divide_slots(const struct atsi_slot_times *t, uint32_t n_used, struct atsi_slot_division *out) {
-    *out = (struct atsi_slot_division){.n_used = n_used};
-    for (uint32_t r = 0; r <= n_used; r++) {
+// What both sides do of a token's experts. The GPU has `gpu_us` to do before it needs what the CPU computes, and `after_us` behind that.
+struct sides {
+    double cpu_us, gpu_us, after_us;
+};
+
+static double end_of(const struct sides *s) { return fmax(s->cpu_us, s->gpu_us) + s->after_us; }
+
+static struct sides sides_of(const struct atsi_expert_times *t, const struct atsi_slot_division *d, uint32_t n_resident,
+                             uint32_t n_slots) {
+    const uint32_t n_used = d->n_used, n_absent = n_slots - n_resident;
+    struct sides s = {.cpu_us = cpu_us(&t->first, n_used, n_slots),
+                      .gpu_us = gpu_us(&t->first, n_used, n_slots, n_absent)};
+    if (d->last_on_gpu) {
+        s.gpu_us += t->last.link_us * (n_used - n_resident) / n_used;
+        s.after_us = t->last.gpu_us;
+    } else {
+        s.cpu_us += cpu_us(&t->last, n_used, n_slots);
+        s.gpu_us += gpu_us(&t->last, n_used, n_slots, n_absent);
+    }
+    if (n_slots < n_used) s.cpu_us += t->handover_us;
+    return s;
+}
+
+static void choose_slots(const struct atsi_expert_times *t, struct atsi_slot_division *d) {
+    for (uint32_t r = 0; r <= d->n_used; r++) {
         double best_us = INFINITY;
-        for (uint32_t g = r; g <= n_used; g++) {
-            double us = fmax(cpu_us(t, n_used, g), gpu_us(t, n_used, g, g - r));
-            if (us >= best_us) continue;
-            best_us = us;
-            out->gpu_slots[r] = (uint8_t)g;
+        for (uint32_t g = r; g <= d->n_used; g++) {
+            struct sides sides = sides_of(t, d, r, g);
+            if (end_of(&sides) >= best_us) continue;
+            best_us = end_of(&sides);
+            d->gpu_slots[r] = (uint8_t)g;
         }
     }
+}
+
+void atsi_divide_slots(const struct atsi_expert_times *t, uint32_t n_used, double hit_rate,
+                       struct atsi_slot_division *out) {
+    struct atsi_slot_division fetching = {.n_used = n_used, .last_on_gpu = true};
+    double uneven_us;
+    *out = (struct atsi_slot_division){.n_used = n_used};
+    choose_slots(t, out);
+    if (!t->can_fetch) return;
+    choose_slots(t, &fetching);
+    if (atsi_divided_us(t, &fetching, hit_rate, &uneven_us) < atsi_divided_us(t, out, hit_rate, &uneven_us))
+        *out = fetching;
 }
 
 // Probabilities of R = 0..n_used, one expert after the other.
@@ -88,17 +122,17 @@ struct atsi_divided_work atsi_divided_work(const struct atsi_slot_division *d, d
     return work;
 }
 
-double atsi_divided_us(const struct atsi_slot_times *t, const struct atsi_slot_division *d, double hit_rate,
+double atsi_divided_us(const struct atsi_expert_times *t, const struct atsi_slot_division *d, double hit_rate,
                        double *uneven_us) {
-    double p[ATSI_DIVIDED_SLOTS_MAX + 1], us = 0, on_cpu_us = 0, on_gpu_us = 0;
+    double p[ATSI_DIVIDED_SLOTS_MAX + 1], us = 0;
+    struct sides means = {0};
     distribute(d->n_used, hit_rate, p);
     for (uint32_t r = 0; r <= d->n_used; r++) {
-        double c = cpu_us(t, d->n_used, d->gpu_slots[r]),
-               g = gpu_us(t, d->n_used, d->gpu_slots[r], d->gpu_slots[r] - r);
-        us += p[r] * fmax(c, g);
-        on_cpu_us += p[r] * c;
-        on_gpu_us += p[r] * g;
+        struct sides sides = sides_of(t, d, r, d->gpu_slots[r]);
+        us += p[r] * end_of(&sides);
+        means = (struct sides){means.cpu_us + p[r] * sides.cpu_us, means.gpu_us + p[r] * sides.gpu_us,
+                               means.after_us + p[r] * sides.after_us};
     }
-    *uneven_us = us - fmax(on_cpu_us, on_gpu_us);
+    *uneven_us = us - end_of(&means);
     return us;
 }

@@ -12,7 +12,7 @@
 // n_slots <= n_used; n_used * (1 - hit_rate) for all of them, n_slots without residents. hit_rate is 0..1.
 double atsi_expected_misses(uint32_t n_slots, uint32_t n_used, double hit_rate);
 
-// What a token's whole set of experts takes: all on the CPU, all on the GPU from its own memory, and all over the link.
+// What a token's whole set of experts takes in some products: all on the CPU, all on the GPU from its own memory, and all over the link.
 struct atsi_slot_times {
     double cpu_us, gpu_us, link_us;
     double cpu_fixed_us,
@@ -28,24 +28,37 @@ double atsi_slots_us(const struct atsi_slot_times *t, uint32_t n_slots, uint32_t
 // The number of slots, 0..n_used, for which that is least; of equals the fewest.
 uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, double hit_rate);
 
+// What a token's experts take behind one router. The first products read the token (gate and up), the last ones what the first made of
+// a slot (down, in_per_slot).
+struct atsi_expert_times {
+    struct atsi_slot_times first, last;
+    double handover_us; // until the GPU has what the CPU computed
+    bool can_fetch;     // the temporary region has room for the last products' experts of all slots
+};
+
 // Tokens differ in how many of their experts are resident, so the slots are better divided token by token.
 struct atsi_slot_division {
     uint32_t n_used; // 0: not divided by token
+    // The last products run on the GPU, whose absent experts are fetched over the link as soon as the router is known, while the CPU is at
+    // its slots' first products: where a single slot is absent, both sides work on it. Else they are divided as the first ones are.
+    bool last_on_gpu;
     uint8_t gpu_slots[ATSI_DIVIDED_SLOTS_MAX +
                       1]; // of a token with r resident experts, the slots that the GPU computes: r or more
 };
-// For each number of resident experts the number of slots with which the longer side is shortest; of equals the fewest.
-void atsi_divide_slots(const struct atsi_slot_times *t, uint32_t n_used, struct atsi_slot_division *out);
+// For each number of resident experts the number of slots with which a token's end is earliest, of equals the fewest; and the last products
+// where the mean at this hit rate is shorter.
+void atsi_divide_slots(const struct atsi_expert_times *t, uint32_t n_used, double hit_rate,
+                       struct atsi_slot_division *out);
 
-// What a division gives each side on average, R as above. Parts of all slots, and of all that are not resident; and how likely a side
+// What the slots of a division give each side on average, R as above. Parts of all slots, and of all that are not resident; and how likely a side
 // has any slots.
 struct atsi_divided_work {
     double gpu_part, absent_part;
     double any_on_cpu, any_on_gpu;
 };
 struct atsi_divided_work atsi_divided_work(const struct atsi_slot_division *d, double hit_rate);
-// What a token takes so: the mean of the longer side, and by how much that is over the longer one of the means.
-double atsi_divided_us(const struct atsi_slot_times *t, const struct atsi_slot_division *d, double hit_rate,
+// What a token takes so: the mean of the end, and by how much that is over the end of the means.
+double atsi_divided_us(const struct atsi_expert_times *t, const struct atsi_slot_division *d, double hit_rate,
                        double *uneven_us);
 
 #endif

@@ -7,7 +7,8 @@
 #include "runtime/schedule/ranges.h"
 
 enum {
-    MAX_SHARED_OPS = 8,
+    MAX_SHARED_OPS = 8,                  // of a unit
+    MAX_JOINED_OPS = 3 * MAX_SHARED_OPS, // of units that are shared as one
     DIVISION_COLUMNS = 16
 }; // matrices are divided at whole tiles
 
@@ -21,6 +22,7 @@ struct builder {
         divided_by; // [n_buffers] the router's op by which both sides hold some slots each, ATSI_NONE: as the ranges say
     enum atsi_backend *sides; // [n_units] on which whole units run
     uint32_t *columns;        // [n_units] of a shared unit, those that the GPU computes; 0: not shared
+    bool *fetched;            // [n_units] whose absent experts a step before has fetched
     // CROSSes to the device that the CPU has not waited for: what they read on the host.
     struct pending {
         uint32_t buffer, begin, end;
@@ -129,14 +131,14 @@ static bool has_own_slots(const struct builder *b, const struct atsi_step *s, in
     return s->by_token && b->divided_by[buffer] == b->router_op;
 }
 
-// `own`: a buffer that is not fetched because the step's own side writes the part before; ATSI_NONE: none.
-static bool fetch_reads(struct builder *b, const struct atsi_step *s, int32_t own) {
+// `own` [n_buffers]: what is not fetched because the step's own side writes its part of it before; NULL: nothing.
+static bool fetch_reads(struct builder *b, const struct atsi_step *s, const bool *own) {
     const struct atsi_op *op = &b->p->ops[s->op];
     bool any = false;
     for (int i = 0; i < n_reads(op); i++)
-        if (op->in[i].buffer != own && !has_own_slots(b, s, op->in[i].buffer))
+        if (!(own && own[op->in[i].buffer]) && !has_own_slots(b, s, op->in[i].buffer))
             any |= fetch(b, read_part(b->p, s, i), s->backend);
-    if (op->add) any |= fetch(b, write_part(b->p, s, 0), s->backend);
+    if (op->add && !(own && own[op->out[0].buffer])) any |= fetch(b, write_part(b->p, s, 0), s->backend);
     return any;
 }
 
@@ -183,7 +185,7 @@ static void add_step(struct builder *b, struct atsi_step step) {
     bool fresh =
         b->out->n_actions == 0 || b->out->n_actions == b->out->tail; // the tail starts with an action of its own
     struct atsi_action *last = fresh ? NULL : &b->out->actions[b->out->n_actions - 1];
-    if (last && last->kind == kind && last->first + last->n == b->out->n_steps - 1)
+    if (!fresh && last->kind == kind && last->first + last->n == b->out->n_steps - 1)
         last->n++;
     else
         act(b, (struct atsi_action){.kind = kind, .backend = step.backend, .first = b->out->n_steps - 1, .n = 1});
@@ -199,7 +201,7 @@ static void wait_for_record(struct builder *b, uint32_t n_pending_at_record) {
 }
 
 static void emit_gpu(struct builder *b, const struct atsi_step *s, bool both) {
-    fetch_reads(b, s, ATSI_NONE);
+    fetch_reads(b, s, NULL);
     note_writes(b, s, both);
     add_step(b, *s);
 }
@@ -225,7 +227,7 @@ static void fetch_for_next(struct builder *b, uint32_t i_op) {
 }
 
 static void emit_cpu(struct builder *b, const struct atsi_step *s) {
-    if (fetch_reads(b, s, ATSI_NONE) || must_wait(b, s)) {
+    if (fetch_reads(b, s, NULL) || must_wait(b, s)) {
         fetch_for_next(b, s->op);
         record(b);
         wait_for_record(b, b->n_pending);
@@ -235,7 +237,9 @@ static void emit_cpu(struct builder *b, const struct atsi_step *s) {
 }
 
 static void emit_whole(struct builder *b, uint32_t i_op, enum atsi_backend backend, bool promoted) {
-    struct atsi_step s = {.op = i_op, .backend = backend, .end = out_columns(&b->p->ops[i_op]), .promoted = promoted};
+    const struct atsi_op *op = &b->p->ops[i_op];
+    struct atsi_step s = {.op = i_op, .backend = backend, .end = out_columns(op), .promoted = promoted};
+    s.fetched = op->kind == ATSI_OP_EXPERTS && b->fetched[b->i_unit];
     if (backend == ATSI_GPU)
         emit_gpu(b, &s, false);
     else
@@ -325,19 +329,66 @@ static enum atsi_backend side_after(const struct builder *b, uint32_t i_unit, co
     return reader_side(b, i_unit);
 }
 
+// How the slots of a unit's experts are divided token by token; NULL: they are not.
+static const struct atsi_slot_division *division_of(const struct builder *b, uint32_t i_unit) {
+    const struct atsi_unit *u = &b->p->units[i_unit];
+    if (!b->out->divisions || u->kind != ATSI_UNIT_EXPERTS || u->router_unit == ATSI_NONE) return NULL;
+    const struct atsi_slot_division *d = &b->out->divisions[u->router_unit];
+    return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
+}
+
+// The last products behind the router that runs on the GPU with all slots: what they read over the link is brought as soon as the
+// router is known, before anything else is computed.
+static void fetch_last_products(struct builder *b) {
+    const struct atsi_slot_division *d = division_of(b, b->i_unit);
+    int32_t router_unit = b->p->units[b->i_unit].router_unit;
+    for (uint32_t u = b->i_unit + 1; d && d->last_on_gpu && b->params->can_fetch && u < b->p->n_units; u++) {
+        const struct atsi_unit *unit = &b->p->units[u];
+        bool moved = b->sides[u] != b->params->backends[u];
+        if (unit->router_unit != router_unit || unit->kind != ATSI_UNIT_EXPERTS || !moved || b->fetched[u]) continue;
+        const struct atsi_op *op = atsi_unit_find_op(b->p, unit, ATSI_OP_EXPERTS);
+        struct atsi_step s = {.op = (uint32_t)(op - b->p->ops), .backend = ATSI_GPU, .end = out_columns(op)};
+        if (!op->u.experts.in_per_slot) continue;
+        s.promoted = s.fetches = b->fetched[u] = true;
+        fetch(b, read_part(b->p, &s, 1), ATSI_GPU);
+        add_step(b, s);
+    }
+}
+
+// What both sides do of one or more shared units.
+struct shared_steps {
+    struct atsi_step gpu[MAX_JOINED_OPS], cpu[MAX_JOINED_OPS];
+    bool both[MAX_JOINED_OPS]; // runs whole on both sides
+    uint32_t n;
+};
+
+static void add_shared(const struct builder *b, const struct sharing *s, uint32_t columns, struct shared_steps *steps) {
+    bool by_token = b->router_op != ATSI_NONE;
+    for (uint32_t i = s->first; i < s->end_divided; i++) {
+        uint32_t width = out_columns(&b->p->ops[i]), n = steps->n++;
+        bool divided = i >= s->first_divided, in_columns = divided && !by_token;
+        steps->both[n] = !divided;
+        steps->gpu[n] = (struct atsi_step){
+            i, ATSI_GPU, 0, in_columns ? columns : width, .promoted = true, .by_token = divided && by_token};
+        steps->cpu[n] =
+            (struct atsi_step){i, ATSI_CPU, in_columns ? columns : 0, width, .by_token = divided && by_token};
+    }
+}
+
 // Copies what both parts lack before either runs, so that whoever waits for a copy does not wait for the other side's part as
 // well. Returns whether the CPU's part reads any of it.
-static bool fetch_for_both(struct builder *b, const struct atsi_step *gpu, const struct atsi_step *cpu, uint32_t n_both,
-                           uint32_t n) {
-    int32_t divided = b->p->ops[cpu[n_both].op].out[0].buffer;
-    bool arrives = false;
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t own = i > n_both ? divided : ATSI_NONE;
-        arrives |= fetch_reads(b, &cpu[i], own);
-        fetch_reads(b, &gpu[i], own);
-        if (i >= n_both) continue;
-        note_writes(b, &cpu[i], true);
-        note_writes(b, &gpu[i], true);
+static bool fetch_for_both(struct builder *b, const struct shared_steps *steps) {
+    bool own[ATSI_MAX_BUFFERS] = {false}, arrives = false;
+    for (uint32_t i = 0; i < steps->n; i++) {
+        const struct atsi_op *op = &b->p->ops[steps->cpu[i].op];
+        arrives |= fetch_reads(b, &steps->cpu[i], own);
+        fetch_reads(b, &steps->gpu[i], own);
+        if (steps->both[i]) {
+            note_writes(b, &steps->cpu[i], true);
+            note_writes(b, &steps->gpu[i], true);
+        } else {
+            own[op->out[0].buffer] = true;
+        }
     }
     return arrives;
 }
@@ -348,41 +399,75 @@ static bool any_must_wait(const struct builder *b, const struct atsi_step *steps
     return blocked;
 }
 
-static void emit_shared(struct builder *b, uint32_t i_unit, const struct sharing *s, uint32_t columns) {
-    struct atsi_step gpu[MAX_SHARED_OPS], cpu[MAX_SHARED_OPS];
-    uint32_t n = 0, n_both = s->first_divided - s->first;
-    bool by_token = b->router_op != ATSI_NONE;
-    for (uint32_t i = s->first; i < s->end_divided; i++, n++) {
-        uint32_t width = out_columns(&b->p->ops[i]);
-        bool divided = i >= s->first_divided, in_columns = divided && !by_token;
-        gpu[n] = (struct atsi_step){i, ATSI_GPU, 0, in_columns ? columns : width, true, divided && by_token};
-        cpu[n] = (struct atsi_step){i, ATSI_CPU, in_columns ? columns : 0, width, false, divided && by_token};
-    }
-    bool waits = fetch_for_both(b, gpu, cpu, n_both, n) || any_must_wait(b, cpu, n);
+static void emit_steps(struct builder *b, const struct shared_steps *steps) {
+    bool waits = fetch_for_both(b, steps) || any_must_wait(b, steps->cpu, steps->n);
     uint32_t n_pending = b->n_pending;
     if (waits) record(b);
-    for (uint32_t i = 0; i < n; i++) emit_gpu(b, &gpu[i], i < n_both);
+    fetch_last_products(b);
+    for (uint32_t i = 0; i < steps->n; i++) emit_gpu(b, &steps->gpu[i], steps->both[i]);
     if (waits) wait_for_record(b, n_pending);
-    if (any_must_wait(b, cpu, n)) { // something that only the GPU's part turned out to lack
+    if (any_must_wait(b, steps->cpu, steps->n)) { // something that only the GPU's part turned out to lack
         record(b);
         wait_for_record(b, b->n_pending);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        note_writes(b, &cpu[i], i < n_both);
-        add_step(b, cpu[i]);
+    for (uint32_t i = 0; i < steps->n; i++) {
+        note_writes(b, &steps->cpu[i], steps->both[i]);
+        add_step(b, steps->cpu[i]);
     }
-    enum atsi_backend after = side_after(b, i_unit, s);
-    for (uint32_t i = s->end_divided; i < s->end; i++) emit_whole(b, i, after, after == ATSI_GPU);
+}
+
+// Whether an operation finds in `buffer`, of which each side has its part, the part that it reads.
+static bool reads_own_part(const struct atsi_op *op, int32_t buffer) {
+    for (int i = 0; i < n_reads(op); i++) {
+        bool by_slot = op->kind == ATSI_OP_EXPERTS && (i == 1 || op->u.experts.in_per_slot);
+        if (op->in[i].buffer == buffer && !by_slot && !is_elementwise(op)) return false;
+    }
+    return true;
+}
+
+static uint32_t slots_of(const struct builder *b, uint32_t i_unit, const struct sharing *s) {
+    const struct atsi_op *op = &b->p->ops[s->first_divided];
+    return b->columns[i_unit] / (out_columns(op) / op->u.experts.n_used);
+}
+
+// Whether shared experts go with the shared ones before them, so that each side does all of its part in one go: the same slots of the same
+// router, and nothing stands between them.
+static bool joins(const struct builder *b, uint32_t i_unit, const struct sharing *before,
+                  const struct shared_steps *steps, struct sharing *s) {
+    const struct atsi_unit *u = &b->p->units[i_unit];
+    if (i_unit >= b->p->n_units || u->kind != ATSI_UNIT_EXPERTS || u[-1].kind != ATSI_UNIT_EXPERTS) return false;
+    if (u->router_unit == ATSI_NONE || u->router_unit != u[-1].router_unit || b->columns[i_unit] == 0) return false;
+    if (!can_share(b->p, i_unit, s) || s->first_divided > s->first || before->end_divided < before->end) return false;
+    if (slots_of(b, i_unit, s) != slots_of(b, i_unit - 1, before)) return false;
+    if (steps->n + s->end_divided - s->first > MAX_JOINED_OPS) return false;
+    for (uint32_t i = s->first; i < s->end_divided; i++)
+        for (uint32_t k = 0; k < steps->n; k++)
+            if (!reads_own_part(&b->p->ops[i], b->p->ops[steps->cpu[k].op].out[0].buffer)) return false;
+    return true;
+}
+
+// Returns how many units were shared as one.
+static uint32_t emit_shared(struct builder *b, uint32_t i_unit, struct sharing s) {
+    struct shared_steps steps = {.n = 0};
+    struct sharing next;
+    uint32_t n = 1;
+    add_shared(b, &s, b->columns[i_unit], &steps);
+    for (; joins(b, i_unit + n, &s, &steps, &next); n++) {
+        s = next;
+        add_shared(b, &s, b->columns[i_unit + n], &steps);
+    }
+    emit_steps(b, &steps);
+    b->i_unit = i_unit + n - 1;
+    enum atsi_backend after = side_after(b, b->i_unit, &s);
+    for (uint32_t i = s.end_divided; i < s.end; i++) emit_whole(b, i, after, after == ATSI_GPU);
+    return n;
 }
 
 // ---- units --------------------------------------------------------------------------------------------------------
 
-// How the slots of a unit's experts are divided token by token; NULL: they are not.
-static const struct atsi_slot_division *division_of(const struct builder *b, uint32_t i_unit) {
-    const struct atsi_unit *u = &b->p->units[i_unit];
-    if (!b->out->divisions || u->kind != ATSI_UNIT_EXPERTS || u->router_unit == ATSI_NONE) return NULL;
-    const struct atsi_slot_division *d = &b->out->divisions[u->router_unit];
-    return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
+// Whether the GPU has all slots of a divided unit.
+static bool is_all_on_gpu(const struct atsi_slot_division *d, const struct atsi_op *op) {
+    return d->gpu_slots[0] == d->n_used || (d->last_on_gpu && op->u.experts.in_per_slot);
 }
 
 // Where each unit runs, and what of it on the GPU where it is shared: all of it is not shared.
@@ -395,7 +480,7 @@ static void divide_units(struct builder *b) {
         const struct atsi_op *op = &b->p->ops[s.first_divided];
         const struct atsi_slot_division *d = division_of(b, u);
         uint32_t columns = d ? out_columns(op) : gpu_columns(op, share);
-        if (d ? d->gpu_slots[0] == d->n_used : columns == out_columns(op))
+        if (d ? is_all_on_gpu(d, op) : columns == out_columns(op))
             b->sides[u] = ATSI_GPU;
         else
             b->columns[u] = columns;
@@ -416,7 +501,8 @@ static void emit_whole_unit(struct builder *b, uint32_t i_unit) {
     if (prefetched) act(b, (struct atsi_action){.kind = ATSI_ACTION_CONSUMED});
 }
 
-static void emit_unit(struct builder *b, uint32_t i_unit) {
+// Returns how many units it was.
+static uint32_t emit_unit(struct builder *b, uint32_t i_unit) {
     struct sharing s;
     b->i_unit = i_unit;
     b->router_op = ATSI_NONE;
@@ -424,10 +510,9 @@ static void emit_unit(struct builder *b, uint32_t i_unit) {
         const struct atsi_unit *router = &b->p->units[b->p->units[i_unit].router_unit];
         b->router_op = (int32_t)(atsi_unit_find_op(b->p, router, ATSI_OP_ROUTER) - b->p->ops);
     }
-    if (b->columns[i_unit] > 0 && can_share(b->p, i_unit, &s))
-        emit_shared(b, i_unit, &s, b->columns[i_unit]);
-    else
-        emit_whole_unit(b, i_unit);
+    if (b->columns[i_unit] > 0 && can_share(b->p, i_unit, &s)) return emit_shared(b, i_unit, s);
+    emit_whole_unit(b, i_unit);
+    return 1;
 }
 
 static void build(struct builder *b) {
@@ -437,7 +522,7 @@ static void build(struct builder *b) {
         b->divided_by[i] = ATSI_NONE;
     }
     divide_units(b);
-    for (uint32_t u = 0; u < b->p->n_units && !b->failed; u++) emit_unit(b, u);
+    for (uint32_t u = 0; u < b->p->n_units && !b->failed;) u += emit_unit(b, u);
     if (fetch(b, (struct part){(uint32_t)b->p->logits, 0, b->p->n_vocab}, ATSI_CPU)) {
         record(b);
         wait_for_record(b, b->n_pending);
@@ -460,7 +545,8 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
     b.sides = calloc(b.p->n_units, sizeof *b.sides);
     b.columns = calloc(b.p->n_units, sizeof *b.columns);
     b.divided_by = calloc(b.p->n_buffers, sizeof *b.divided_by);
-    b.failed = !b.ranges || !b.sides || !b.columns || !b.divided_by || !copy_divisions(&b);
+    b.fetched = calloc(b.p->n_units, sizeof *b.fetched);
+    b.failed = !b.ranges || !b.sides || !b.columns || !b.divided_by || !b.fetched || !copy_divisions(&b);
     if (!b.failed) build(&b);
     bool overflowed = false;
     for (uint32_t i = 0; b.ranges && i < b.p->n_buffers; i++) overflowed |= b.ranges[i].overflowed;
@@ -468,6 +554,7 @@ enum atsi_status atsi_script_build(const struct atsi_script_params *params, stru
     free(b.sides);
     free(b.columns);
     free(b.divided_by);
+    free(b.fetched);
     free(b.pending);
     if (overflowed) return atsi_fail(err, ATSI_FAILED, "a buffer is divided in more parts than a round can follow");
     return b.failed ? atsi_fail(err, ATSI_FAILED, "out of memory while building a round") : ATSI_OK;

@@ -1,7 +1,8 @@
 // script.h: a program and an assignment as the list of actions of a round (docs/architecture.md). Pure: no device, no memory.
 //
 // Units run one after another. A unit may be shared: its big matrix is divided by output columns (experts: by slots), the first
-// part computed by the GPU while the CPU computes the rest; one of which the GPU computes everything runs there in place. What a side reads and does not hold is copied there by a CROSS in the compute
+// part computed by the GPU while the CPU computes the rest; one of which the GPU computes everything runs there in place. Shared experts
+// behind one router that stand behind each other are done as one. What a side reads and does not hold is copied there by a CROSS in the compute
 // stream; the CPU waits for the stream only when it needs what a CROSS brings, or is about to overwrite what one still reads.
 #ifndef ATSI_RUNTIME_SCHEDULE_SCRIPT_H
 #define ATSI_RUNTIME_SCHEDULE_SCRIPT_H
@@ -35,6 +36,8 @@ struct atsi_step {
     uint32_t begin, end; // columns of out[0]; a whole operation has all of them
     bool promoted;       // on the GPU, its unit's big tensors not resident
     bool by_token;       // of all columns only the slots that are its side's for the token at hand (divisions)
+    bool fetches;        // computes nothing: brings the absent experts that its operation will read (divisions)
+    bool fetched;        // reads them from there
 };
 
 struct atsi_script {
@@ -55,6 +58,8 @@ struct atsi_script_params {
     // [n_units] at the units that hold a router, on the GPU: how the slots of shared units behind it are divided token by token (their
     // share only says that they are shared); copied. NULL: by their shares.
     const struct atsi_slot_division *divisions;
+    bool
+        can_fetch; // there is a place for what a division has fetched ahead; else it is read over the link when its turn comes
     uint32_t n_tokens_max, n_outputs_max; // rows that buffers were placed for
 };
 

@@ -61,24 +61,32 @@ static struct atsi_divided_work divided_work(const struct builder *b, uint32_t i
     return atsi_divided_work(d, r ? r->hit_rate : 0);
 }
 
-// What a step takes of an operation that takes whole_us, fixed_us of it for any part of its output.
-static double step_us(const struct builder *b, const struct atsi_step *s, uint32_t i_unit, double whole_us,
-                      double fixed_us) {
-    double part = (double)(s->end - s->begin) / b->plan->program.ops[s->op].out[0].width, any = 1;
-    if (s->by_token) {
-        struct atsi_divided_work work = divided_work(b, i_unit);
-        part = s->backend == ATSI_GPU ? work.gpu_part : 1 - work.gpu_part;
-        any = s->backend == ATSI_GPU ? work.any_on_gpu : work.any_on_cpu;
-    }
-    return any * fixed_us + part * (whole_us - fixed_us);
+// What a step does of an operation: the part of its output, and how likely there is any.
+struct step_work {
+    double part, any;
+    double absent_part; // of the absent weights, for a step that is divided token by token
+};
+
+static struct step_work work_of_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
+    if (!s->by_token)
+        return (struct step_work){(double)(s->end - s->begin) / b->plan->program.ops[s->op].out[0].width, 1, 0};
+    struct atsi_divided_work work = divided_work(b, i_unit);
+    if (s->backend == ATSI_CPU) return (struct step_work){1 - work.gpu_part, work.any_on_cpu, 0};
+    return (struct step_work){work.gpu_part, work.any_on_gpu, work.absent_part};
+}
+
+// What it takes of an operation that takes whole_us, fixed_us of it for any part of its output.
+static double step_us(const struct step_work *work, double whole_us, double fixed_us) {
+    return work->any * fixed_us + work->part * (whole_us - fixed_us);
 }
 
 // The part of an operation's absent weights that a step reads: of one token's experts those come last that are not resident.
-static double absent_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
+static double absent_in_step(const struct builder *b, const struct atsi_step *s, uint32_t i_unit,
+                             const struct step_work *work) {
     const struct atsi_op *op = &b->plan->program.ops[s->op];
     const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, i_unit);
     double width = op->out[0].width;
-    if (s->by_token) return divided_work(b, i_unit).absent_part;
+    if (s->by_token) return work->absent_part;
     if (!r || b->n_tokens > 1 || op->kind != ATSI_OP_EXPERTS) return (s->end - s->begin) / width;
     uint32_t n_used = op->u.experts.n_used, rows = op->out[0].width / n_used;
     double all = atsi_expected_misses(n_used, n_used, r->hit_rate);
@@ -87,10 +95,10 @@ static double absent_in_step(const struct builder *b, const struct atsi_step *s,
     return all > 0 ? here / all : 0;
 }
 
-// What a token takes all of whose slots are on that side, and none of them resident.
-static double all_slots_us(const struct builder *b, enum atsi_backend side, uint32_t i_unit) {
+// What a token takes all of whose slots are on the step's side, and none of them resident.
+static double all_slots_us(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
     struct atsi_slot_times t = atsi_slot_times_of(b->plan, i_unit, &b->units[i_unit], 1);
-    return side == ATSI_CPU ? t.cpu_us : t.gpu_us + t.link_us;
+    return s->backend == ATSI_CPU ? t.cpu_us : (s->fetches ? 0 : t.gpu_us) + t.link_us;
 }
 
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
@@ -98,13 +106,14 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
     uint32_t u = atsi_program_unit_of(p, s->op);
     double weight = weight_in_unit(p, &p->units[u], s->op);
     const struct atsi_schedule_unit *unit = &b->units[u];
+    struct step_work work = work_of_step(b, s, u);
     if (s->backend == ATSI_CPU)
-        cost->cpu_us += (float)(weight * step_us(b, s, u, unit->t_cpu_us * b->beside_link, unit->cpu_fixed_us));
-    else
-        cost->gpu_us += (float)(weight * step_us(b, s, u, unit->t_gpu_us, unit->gpu_fixed_us));
-    if (s->by_token) cost->most_us += (float)(weight * all_slots_us(b, s->backend, u));
-    if (!s->promoted || b->waits_for_transfer) return;
-    double absent = absent_in_step(b, s, u) * weight;
+        cost->cpu_us += (float)(weight * step_us(&work, unit->t_cpu_us * b->beside_link, unit->cpu_fixed_us));
+    else if (!s->fetches)
+        cost->gpu_us += (float)(weight * step_us(&work, unit->t_gpu_us, unit->gpu_fixed_us));
+    if (s->by_token || s->fetches) cost->most_us += (float)(weight * all_slots_us(b, s, u));
+    if (!s->promoted || s->fetched || b->waits_for_transfer) return;
+    double absent = absent_in_step(b, s, u, &work) * weight;
     cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);
     b->out->link_bytes += absent * bytes_over_link(b, u);
 }
@@ -155,24 +164,20 @@ static void add_actions(struct builder *b) {
 // By how much more the sides wait for each other where slots are divided token by token than their means tell.
 static double sum_uneven_us(const struct builder *b) {
     const struct atsi_program *p = &b->plan->program;
-    struct atsi_slot_times times = {0};
-    double sum = 0, uneven_us = 0;
+    double sum = 0, uneven_us;
     int32_t router = ATSI_NONE;
     for (uint32_t i = 0; i < b->script->n_steps; i++) {
         const struct atsi_step *s = &b->script->steps[i];
-        uint32_t u = atsi_program_unit_of(p, s->op);
-        const struct atsi_resident_experts *r = atsi_plan_resident_experts(b->plan, u);
-        if (!s->by_token || s->backend == ATSI_GPU || p->ops[s->op].kind != ATSI_OP_EXPERTS || !r) continue;
-        if (p->units[u].router_unit != router) {
-            sum += uneven_us;
-            times = atsi_slot_times_start(b->plan);
-            router = p->units[u].router_unit;
-        }
-        struct atsi_slot_times t = atsi_slot_times_of(b->plan, u, &b->units[u], 1);
-        atsi_slot_times_add(&times, &t);
-        atsi_divided_us(&times, &b->script->divisions[router], r->hit_rate, &uneven_us);
+        const struct atsi_unit *u = &p->units[atsi_program_unit_of(p, s->op)];
+        struct atsi_expert_times times;
+        uint32_t n_used;
+        if (!s->by_token || p->ops[s->op].kind != ATSI_OP_EXPERTS || u->router_unit == router) continue;
+        router = u->router_unit;
+        if (!atsi_expert_times_of(b->plan, (uint32_t)router, b->units, NULL, NULL, &times, &n_used)) continue;
+        atsi_divided_us(&times, &b->script->divisions[router], b->plan->resident_experts[router].hit_rate, &uneven_us);
+        sum += uneven_us;
     }
-    return sum + uneven_us;
+    return sum;
 }
 
 static double mean_switch_us(const struct builder *b) {

@@ -1,5 +1,7 @@
 #include "runtime/schedule/shares.h"
 
+#include <math.h>
+
 #include "runtime/schedule/round_units.h"
 
 static double in_place_of(const struct atsi_unit_factors *factors, uint32_t i_unit) {
@@ -59,33 +61,45 @@ static float share_of_slots(const struct atsi_plan *plan, uint32_t i_unit, const
     return (float)atsi_best_slots(&times, n_used, hit_rate) / (float)n_used;
 }
 
-// Of the units behind a router that have some of their experts resident: what a token takes in all of them, and its experts. False when
-// there are none, or one that cannot be shared.
-static bool sum_up_slots(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
-                         const struct atsi_unit_factors *factors, const float *can_share, struct atsi_slot_times *sum,
-                         uint32_t *n_used) {
+bool atsi_region_holds_slots(const struct atsi_plan *plan, uint32_t router_unit, uint64_t temp_bytes) {
     const struct atsi_program *p = &plan->program;
-    *sum = atsi_slot_times_start(plan);
+    for (uint32_t u = router_unit + 1; u < p->n_units; u++) {
+        const struct atsi_op *op = atsi_unit_experts_op(p, &p->units[u]);
+        if (p->units[u].router_unit != (int32_t)router_unit || !op || !op->u.experts.in_per_slot) continue;
+        if (atsi_slots_bytes(p, op) > temp_bytes) return false;
+    }
+    return true;
+}
+
+bool atsi_expert_times_of(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
+                          const struct atsi_unit_factors *factors, const float *counts, struct atsi_expert_times *out,
+                          uint32_t *n_used) {
+    const struct atsi_program *p = &plan->program;
+    *out = (struct atsi_expert_times){.first = atsi_slot_times_start(plan),
+                                      .can_fetch = atsi_region_holds_slots(plan, router_unit, plan->limits.temp_bytes)};
     *n_used = 0;
     for (uint32_t u = router_unit + 1; u < p->n_units; u++) {
         if (p->units[u].router_unit != (int32_t)router_unit || !atsi_plan_resident_experts(plan, u)) continue;
-        if (can_share[u] == 0) return false;
+        if (counts && counts[u] == 0) return false;
+        const struct atsi_experts_params *experts = &atsi_unit_experts_op(p, &p->units[u])->u.experts;
         struct atsi_slot_times t = atsi_slot_times_of(plan, u, &units[u], in_place_of(factors, u));
-        atsi_slot_times_add(sum, &t);
-        *n_used = atsi_unit_experts_op(p, &p->units[u])->u.experts.n_used;
+        atsi_slot_times_add(experts->in_per_slot ? &out->last : &out->first, &t);
+        out->handover_us = fmax(out->handover_us, units[u].switch_us);
+        *n_used = experts->n_used;
     }
-    return *n_used > 0 && *n_used <= ATSI_DIVIDED_SLOTS_MAX;
+    return *n_used > 0;
 }
 
 static void divide(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
                    const struct atsi_unit_factors *factors, const float *can_share, struct atsi_slot_division *out) {
-    struct atsi_slot_times times;
+    struct atsi_expert_times times;
     uint32_t n_used;
     out->n_used = 0;
     if (!plan->resident_experts || plan->resident_experts[router_unit].n == 0 || units[router_unit].home != ATSI_GPU)
         return;
-    if (sum_up_slots(plan, router_unit, units, factors, can_share, &times, &n_used))
-        atsi_divide_slots(&times, n_used, out);
+    if (atsi_expert_times_of(plan, router_unit, units, factors, can_share, &times, &n_used) &&
+        n_used <= ATSI_DIVIDED_SLOTS_MAX)
+        atsi_divide_slots(&times, n_used, plan->resident_experts[router_unit].hit_rate, out);
 }
 
 // ---- all units ----------------------------------------------------------------------------------------------------
@@ -95,6 +109,8 @@ static float share_of(const struct atsi_plan *plan, uint32_t u, const struct ats
     const struct atsi_resident_experts *r = atsi_plan_resident_experts(plan, u);
     if (!r) return atsi_share_of(&plan->contention, unit, in_place);
     const struct atsi_slot_division *d = &divisions[plan->program.units[u].router_unit];
+    const struct atsi_op *op = atsi_unit_experts_op(&plan->program, &plan->program.units[u]);
+    if (d->n_used && d->last_on_gpu && op->u.experts.in_per_slot) return 1;
     return d->n_used ? (float)atsi_divided_work(d, r->hit_rate).gpu_part : share_of_slots(plan, u, unit, in_place);
 }
 

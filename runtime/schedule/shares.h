@@ -23,6 +23,15 @@ struct atsi_slot_times atsi_slot_times_start(const struct atsi_plan *plan);
 struct atsi_slot_times atsi_slot_times_of(const struct atsi_plan *plan, uint32_t i_unit,
                                           const struct atsi_schedule_unit *unit, double in_place);
 
+// What a token's experts behind the router of unit router_unit take on either side; some of them are resident one by one, and `units` are of a
+// round of one token. factors [n_units], NULL: 1 each. A unit u counts if it has residents and counts[u] is not 0 (NULL: all); false when one
+// with residents does not, or there is none. *n_used: experts a token.
+bool atsi_expert_times_of(const struct atsi_plan *plan, uint32_t router_unit, const struct atsi_schedule_unit *units,
+                          const struct atsi_unit_factors *factors, const float *counts, struct atsi_expert_times *out,
+                          uint32_t *n_used);
+// Whether the temporary region has room for what fetching ahead brings for one token behind that router (hits.h, can_fetch).
+bool atsi_region_holds_slots(const struct atsi_plan *plan, uint32_t router_unit, uint64_t temp_bytes);
+
 // Experts behind one router are divided alike, by the mean of what suits each: the operations of a slot stay on one side, and nothing
 // crosses between them. gpu_share [n_units].
 void atsi_shares_even_out(const struct atsi_program *program, float *gpu_share);

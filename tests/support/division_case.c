@@ -215,6 +215,7 @@ void division_case_check(const struct division_case *x, struct atsi_device *d) {
     op_case_divide(&v.c, x->n_used, x->least, x->part ? 1u << (FIRST_PRODUCT + 1) : 0, &r);
     for (int k = 0; k < 4; k++) {
         set_canaries(&v);
+        v.c.fetches = k % 2; // one row
         gpu_case_run(&v.c, d, chunks[k % 2], 0, k >= 2);
         check_mine(&v);
         check_side(&v, &on_device[k % 2], true, "device");

@@ -37,6 +37,7 @@ struct device_case {
     int32_t *host_chosen;          // pinned, at.chosen is its device address
     struct atsi_round *host_round; // pinned
     void *host_round_dev;
+    void *fetched[OP_CASE_CAP][2]; // of EXPERTS ops, what is fetched and garbage in place of the tensor
 };
 
 #define TRY(x, call) check_ok((x)->d->ops->call, (x)->err)
@@ -138,6 +139,23 @@ static void free_residents(struct device_case *x) {
     x->d->ops->host_free(x->d, x->host_chosen);
 }
 
+static void make_room_to_fetch(struct device_case *x) {
+    for (uint32_t i = 0; x->c->fetches && i < x->c->program.n_ops; i++) {
+        const struct atsi_op *op = &x->c->program.ops[i];
+        if (op->kind != ATSI_OP_EXPERTS) continue;
+        size_t bytes = (size_t)x->c->program.tensors[op->tensor[0]].size_bytes;
+        size_t sizes[2] = {bytes / op->u.experts.n_experts * op->u.experts.n_used, bytes};
+        for (int k = 0; k < 2; k++) {
+            uint8_t *garbage = malloc(sizes[k]);
+            if (garbage == NULL) abort();
+            memset(garbage, 0xff, sizes[k]);
+            x->fetched[i][k] = device_memory(x, sizes[k], garbage);
+            TRY(x, stream_sync(x->s, &x->err));
+            free(garbage);
+        }
+    }
+}
+
 static void open_case(struct device_case *x, struct op_case *c, struct atsi_device *d, uint32_t chunk,
                       uint32_t first_pos) {
     memset(x, 0, sizeof *x);
@@ -150,6 +168,7 @@ static void open_case(struct device_case *x, struct op_case *c, struct atsi_devi
         x->at.tensors[t] = device_memory(x, (size_t)c->program.tensors[t].size_bytes, c->tensors[t]);
     upload_states(x, first_pos);
     upload_residents(x);
+    make_room_to_fetch(x);
     x->at.token_ids = device_memory(x, sizeof c->token_ids, c->token_ids);
     x->at.output_rows = device_memory(x, sizeof c->output_rows, c->output_rows);
     x->at.round = device_memory(x, sizeof(struct atsi_round), NULL);
@@ -168,11 +187,20 @@ static void close_case(struct device_case *x) {
     for (uint32_t i = 0; i < x->c->program.n_states; i++)
         for (int k = 0; k < 2; k++) x->d->ops->free(x->d, x->at.states[i][k]);
     free_residents(x);
+    for (uint32_t i = 0; i < x->c->program.n_ops; i++)
+        for (int k = 0; k < 2; k++) x->d->ops->free(x->d, x->fetched[i][k]);
     x->d->ops->free(x->d, x->at.token_ids);
     x->d->ops->free(x->d, x->at.output_rows);
     x->d->ops->free(x->d, x->at.round);
     x->d->ops->host_free(x->d, x->host_round);
     x->d->ops->stream_destroy(x->s);
+}
+
+// What an EXPERTS call lacks is fetched; its tensor is garbage from then on.
+static void fetch_experts(struct device_case *x, uint32_t i_op, struct atsi_op_call *call) {
+    call->resident.fetched = x->fetched[i_op][0];
+    TRY(x, fetch_experts(x->s, call, &x->err));
+    call->tensor[0].data = x->fetched[i_op][1];
 }
 
 enum manner {
@@ -183,7 +211,9 @@ enum manner {
 
 static void launch_ops(struct device_case *x, uint32_t row, enum manner manner) {
     for (uint32_t i = 0; i < x->c->program.n_ops; i++) {
-        struct atsi_op_call call = op_case_call(x->c, &x->at, &x->c->program.ops[i], row);
+        const struct atsi_op *op = &x->c->program.ops[i];
+        struct atsi_op_call call = op_case_call(x->c, &x->at, op, row);
+        if (x->c->fetches && op->kind == ATSI_OP_EXPERTS && x->host_round->n_tokens == 1) fetch_experts(x, i, &call);
         TRY(x, launch(x->s, &call, x->host_round, &x->err));
         if (manner == ALONE) TRY(x, stream_sync(x->s, &x->err));
     }

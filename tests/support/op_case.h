@@ -42,6 +42,7 @@ struct op_case {
     uint8_t *gpu_slots;
     int32_t *mine;              // [n_mine]
     uint32_t n_mine, whole_ops; // bit i: ops[i] is not divided
+    bool fetches;               // tests/support/gpu_case.h has experts fetched ahead in rounds of one row
     int32_t token_ids[4096], output_rows[4096];
 };
 

@@ -85,36 +85,75 @@ static void build_attention(struct atsi_program *p, int32_t x, int32_t h) {
     matmul(p, "o", a, WIDTH, x, WIDTH, true);
 }
 
-static void build_experts(struct atsi_program *p, int32_t x, int32_t h) {
+// Products with experts: of the whole row, or of each slot what it has in `in`.
+static void experts(struct atsi_program *p, const char *name, struct atsi_view in, bool in_per_slot, int32_t ids,
+                    int32_t out, uint32_t n_out) {
+    int32_t t = tensor(p, name, in_per_slot ? in.width / USED : in.width, n_out, EXPERTS);
+    struct atsi_op *o = op(p, ATSI_OP_EXPERTS);
+    o->in[0] = in;
+    o->in[1] = view(ids, USED);
+    o->out[0] = view(out, USED * n_out);
+    o->tensor[0] = t;
+    o->u.experts = (struct atsi_experts_params){EXPERTS, USED, in_per_slot};
+}
+
+struct routed {
+    int32_t unit, ids, weights;
+};
+
+// The end of the output projection's unit: the norm and the router.
+static struct routed build_router(struct atsi_program *p, int32_t x, int32_t h) {
     int32_t logits = atsi_program_add_buffer(p, "router", EXPERTS, ATSI_ROWS_TOKENS, false);
-    int32_t ids = atsi_program_add_buffer(p, "ids", USED, ATSI_ROWS_TOKENS, true);
-    int32_t weights = atsi_program_add_buffer(p, "weights", USED, ATSI_ROWS_TOKENS, false);
-    int32_t slots = atsi_program_add_buffer(p, "slots", USED * FFN, ATSI_ROWS_TOKENS, false);
+    struct routed r = {.ids = atsi_program_add_buffer(p, "ids", USED, ATSI_ROWS_TOKENS, true),
+                       .weights = atsi_program_add_buffer(p, "weights", USED, ATSI_ROWS_TOKENS, false)};
     norm(p, x, h);
     matmul(p, "gate_inp", h, WIDTH, logits, EXPERTS, false);
     struct atsi_op *o = op(p, ATSI_OP_ROUTER);
     o->in[0] = view(logits, EXPERTS);
-    o->out[0] = view(ids, USED);
-    o->out[1] = view(weights, USED);
+    o->out[0] = view(r.ids, USED);
+    o->out[1] = view(r.weights, USED);
     o->u.router = (struct atsi_router_params){EXPERTS, USED, ATSI_ROUTER_SOFTMAX, true, 1.0f};
-    unit(p, "o", ATSI_UNIT_MATRIX, 4, ATSI_NONE); // the output projection, the norm and the router
-    int32_t t = tensor(p, "exps", WIDTH, FFN, EXPERTS);
-    o = op(p, ATSI_OP_EXPERTS);
-    o->in[0] = view(h, WIDTH);
-    o->in[1] = view(ids, USED);
-    o->out[0] = view(slots, USED * FFN);
-    o->tensor[0] = t;
-    o->u.experts = (struct atsi_experts_params){EXPERTS, USED, false};
-    o = op(p, ATSI_OP_EXPERT_SUM);
-    o->in[0] = view(slots, USED * FFN);
-    o->in[1] = view(weights, USED);
-    o->in[2] = view(ids, USED);
-    o->out[0] = view(x, WIDTH);
-    o->add = true;
-    unit(p, "exps", ATSI_UNIT_EXPERTS, 2, (int32_t)p->n_units - 1);
+    unit(p, "o", ATSI_UNIT_MATRIX, 4, ATSI_NONE);
+    r.unit = (int32_t)p->n_units - 1;
+    return r;
 }
 
-void test_build_plan(struct atsi_plan *plan) {
+static void sum_experts(struct atsi_program *p, const struct routed *r, int32_t slots, int32_t x) {
+    struct atsi_op *o = op(p, ATSI_OP_EXPERT_SUM);
+    o->in[0] = view(slots, USED * WIDTH);
+    o->in[1] = view(r->weights, USED);
+    o->in[2] = view(r->ids, USED);
+    o->out[0] = view(x, WIDTH);
+    o->add = true;
+}
+
+static void build_experts(struct atsi_program *p, int32_t x, int32_t h) {
+    struct routed r = build_router(p, x, h);
+    int32_t slots = atsi_program_add_buffer(p, "slots", USED * WIDTH, ATSI_ROWS_TOKENS, false);
+    experts(p, "exps", view(h, WIDTH), false, r.ids, slots, WIDTH);
+    sum_experts(p, &r, slots, x);
+    unit(p, "exps", ATSI_UNIT_EXPERTS, 2, r.unit);
+}
+
+static void build_gated_experts(struct atsi_program *p, int32_t x, int32_t h) {
+    struct routed r = build_router(p, x, h);
+    int32_t gate = atsi_program_add_buffer(p, "gate", USED * FFN, ATSI_ROWS_TOKENS, false);
+    int32_t up = atsi_program_add_buffer(p, "up", USED * FFN, ATSI_ROWS_TOKENS, false);
+    int32_t slots = atsi_program_add_buffer(p, "slots", USED * WIDTH, ATSI_ROWS_TOKENS, false);
+    experts(p, "gate_exps", view(h, WIDTH), false, r.ids, gate, FFN);
+    unit(p, "gate_exps", ATSI_UNIT_EXPERTS, 1, r.unit);
+    experts(p, "up_exps", view(h, WIDTH), false, r.ids, up, FFN);
+    struct atsi_op *o = op(p, ATSI_OP_GLU);
+    o->in[0] = view(gate, USED * FFN);
+    o->in[1] = view(up, USED * FFN);
+    o->out[0] = view(up, USED * FFN);
+    unit(p, "up_exps", ATSI_UNIT_EXPERTS, 2, r.unit);
+    experts(p, "down_exps", view(up, USED * FFN), true, r.ids, slots, WIDTH);
+    sum_experts(p, &r, slots, x);
+    unit(p, "down_exps", ATSI_UNIT_EXPERTS, 2, r.unit);
+}
+
+static void build_plan(struct atsi_plan *plan, bool gated) {
     memset(plan, 0, sizeof *plan);
     struct atsi_program *p = &plan->program;
     plan->limits = (struct atsi_plan_limits){.n_ctx = 64, .chunk = 8, .n_outputs = 2, .kv_type = ATSI_F16};
@@ -132,7 +171,7 @@ void test_build_plan(struct atsi_plan *plan) {
     o->u.embed_scale = 1.0f;
     unit(p, "token_embd", ATSI_UNIT_EMBED, 1, ATSI_NONE);
     build_attention(p, x, h);
-    build_experts(p, x, h);
+    (gated ? build_gated_experts : build_experts)(p, x, h);
     o = op(p, ATSI_OP_SELECT);
     o->in[0] = view(x, WIDTH);
     o->out[0] = view(y, WIDTH);
@@ -141,3 +180,7 @@ void test_build_plan(struct atsi_plan *plan) {
     unit(p, "output", ATSI_UNIT_HEAD, 3, ATSI_NONE);
     atsi_program_place_buffers(p, plan->limits.chunk, plan->limits.n_outputs, &plan->limits.compute_bytes, NULL);
 }
+
+void test_build_plan(struct atsi_plan *plan) { build_plan(plan, false); }
+
+void test_build_gated_plan(struct atsi_plan *plan) { build_plan(plan, true); }

@@ -7,5 +7,7 @@
 // Fills *plan (width 320, so that its matrices are no small tensors, 2 heads of 160, 4 experts of which 2 are used, vocabulary 48, context 64, chunk 8). Free with
 // atsi_plan_free.
 void test_build_plan(struct atsi_plan *plan);
+// The same with three products of experts, gate, up and down, a unit each.
+void test_build_gated_plan(struct atsi_plan *plan);
 
 #endif

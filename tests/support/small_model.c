@@ -15,8 +15,8 @@ uint64_t test_random(uint64_t *state) {
 void test_model_build(struct test_model *m) {
     uint64_t random = 88172645463325252u;
     memset(m, 0, sizeof *m);
-    test_build_plan(&m->plan);
-    m->plan.limits.temp_bytes = 1700 << 10; // room for the experts or for four matrices
+    test_build_gated_plan(&m->plan);
+    m->plan.limits.temp_bytes = 1700 << 10; // room for the experts of a unit or for four matrices
     for (uint32_t t = 0; t < m->plan.program.n_tensors; t++) {
         uint64_t n = m->plan.program.tensors[t].size_bytes / sizeof(float);
         float *values = m->host[t] = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
@@ -48,52 +48,62 @@ void test_model_load(struct test_model *m, struct atsi_device *d) {
     d->ops->stream_destroy(s);
 }
 
-static const struct atsi_op *find_op(const struct test_model *m, enum atsi_op_kind kind, uint32_t *unit) {
+static uint32_t router_unit_of(const struct test_model *m) {
     const struct atsi_program *p = &m->plan.program;
-    uint32_t i = 0;
-    while (p->ops[i].kind != kind) i++;
-    *unit = atsi_program_unit_of(p, i);
-    return &p->ops[i];
+    uint32_t u = 0;
+    while (!atsi_unit_find_op(p, &p->units[u], ATSI_OP_ROUTER)) u++;
+    return u;
 }
 
-static char *expert_of(const struct test_model *m, uint32_t id, uint64_t *bytes) {
-    uint32_t unit;
-    int32_t t = find_op(m, ATSI_OP_EXPERTS, &unit)->tensor[0];
-    *bytes = m->plan.program.tensors[t].size_bytes / TEST_MODEL_EXPERTS;
-    return (char *)m->host[t] + id * *bytes;
+// An expert of a unit, NULL when the unit has none.
+static char *expert_of(const struct test_model *m, uint32_t unit, uint32_t id, uint64_t *bytes) {
+    const struct atsi_op *op = atsi_unit_experts_op(&m->plan.program, &m->plan.program.units[unit]);
+    if (!op) return NULL;
+    *bytes = m->plan.program.tensors[op->tensor[0]].size_bytes / TEST_MODEL_EXPERTS;
+    return (char *)m->host[op->tensor[0]] + id * *bytes;
 }
 
-void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *random) {
-    uint32_t router, unit;
-    uint64_t bytes, table_bytes = TEST_MODEL_EXPERTS * sizeof *m->slots;
-    uint64_t all_bytes = atsi_router_table_bytes(TEST_MODEL_EXPERTS, TEST_MODEL_USED);
-    struct atsi_stream *s;
-    void *slots, *dev;
-    find_op(m, ATSI_OP_ROUTER, &router);
-    find_op(m, ATSI_OP_EXPERTS, &unit);
-    expert_of(m, 0, &bytes);
-    assert_int_equal(d->ops->stream_create(d, &s, NULL), ATSI_OK);
-    assert_int_equal(d->ops->host_alloc(d, table_bytes, &slots, &dev, NULL), ATSI_OK);
-    assert_int_equal(d->ops->alloc(d, all_bytes, &m->slots_dev, NULL), ATSI_OK);
-    assert_int_equal(d->ops->alloc(d, TEST_MODEL_EXPERTS * bytes, &m->residents, NULL), ATSI_OK);
-    m->slots = slots;
+static void draw_residents(struct test_model *m, uint64_t *random) {
     uint32_t set = 1 + (uint32_t)(test_random(random) % ((1 << TEST_MODEL_EXPERTS) - 2)); // neither none nor all
     for (uint32_t e = 0; e < TEST_MODEL_EXPERTS; e++) {
         m->slots[e] = set >> e & 1 ? (int32_t)m->n_resident : -1;
-        if (m->slots[e] < 0) continue;
-        char *block = (char *)m->residents + m->n_resident * bytes;
-        assert_int_equal(d->ops->copy_to_device(s, block, expert_of(m, e, &bytes), bytes, NULL), ATSI_OK);
-        m->ids[m->n_resident++] = (uint16_t)e;
+        if (m->slots[e] >= 0) m->ids[m->n_resident++] = (uint16_t)e;
     }
+}
+
+static void fill_residents(struct test_model *m, struct atsi_device *d, struct atsi_stream *s, uint32_t unit,
+                           int32_t *mine) {
+    uint64_t bytes;
+    if (!expert_of(m, unit, 0, &bytes)) return;
+    assert_int_equal(d->ops->alloc(d, TEST_MODEL_EXPERTS * bytes, &m->residents[unit], NULL), ATSI_OK);
+    for (uint32_t i = 0; i < m->n_resident; i++)
+        assert_int_equal(d->ops->copy_to_device(s, (char *)m->residents[unit] + i * bytes,
+                                                expert_of(m, unit, m->ids[i], &bytes), bytes, NULL),
+                         ATSI_OK);
+    m->host_experts[unit].slots = m->slots;
+    m->device_experts[unit] =
+        (struct atsi_experts_ref){.slots = m->slots_dev, .data = m->residents[unit], .mine = mine};
+}
+
+void test_model_reside(struct test_model *m, struct atsi_device *d, uint64_t *random) {
+    uint32_t router = router_unit_of(m);
+    uint64_t table_bytes = TEST_MODEL_EXPERTS * sizeof *m->slots;
+    uint64_t all_bytes = atsi_router_table_bytes(TEST_MODEL_EXPERTS, TEST_MODEL_USED);
+    struct atsi_stream *s;
+    void *slots, *dev;
+    assert_int_equal(d->ops->stream_create(d, &s, NULL), ATSI_OK);
+    assert_int_equal(d->ops->host_alloc(d, table_bytes, &slots, &dev, NULL), ATSI_OK);
+    assert_int_equal(d->ops->alloc(d, all_bytes, &m->slots_dev, NULL), ATSI_OK);
+    m->slots = slots;
+    draw_residents(m, random);
+    int32_t *mine = (int32_t *)m->slots_dev + TEST_MODEL_EXPERTS;
+    for (uint32_t u = 0; u < m->plan.program.n_units; u++) fill_residents(m, d, s, u, mine);
     assert_int_equal(d->ops->copy_to_device(s, m->slots_dev, m->slots, table_bytes, NULL), ATSI_OK);
     assert_int_equal(d->ops->stream_sync(s, NULL), ATSI_OK);
     d->ops->stream_destroy(s);
     m->host_experts[router].slots = m->slots;
     m->device_experts[router].slots = m->slots_dev;
-    int32_t *mine = (int32_t *)m->slots_dev + TEST_MODEL_EXPERTS;
-    m->host_experts[unit].slots = m->slots;
     m->device_experts[router].mine = mine;
-    m->device_experts[unit] = (struct atsi_experts_ref){.slots = m->slots_dev, .data = m->residents, .mine = mine};
 }
 
 void test_model_exchange(struct test_model *m, struct atsi_executor *x, uint64_t *random) {
@@ -103,8 +113,11 @@ void test_model_exchange(struct test_model *m, struct atsi_executor *x, uint64_t
     m->slots[m->ids[place]] = -1;
     m->slots[in] = (int32_t)place;
     m->ids[place] = (uint16_t)in;
-    const char *host = expert_of(m, in, &bytes);
-    assert_int_equal(atsi_executor_copy(x, (char *)m->residents + place * bytes, host, bytes, NULL), ATSI_OK);
+    for (uint32_t u = 0; u < m->plan.program.n_units; u++) {
+        const char *host = expert_of(m, u, in, &bytes);
+        if (!host) continue;
+        assert_int_equal(atsi_executor_copy(x, (char *)m->residents[u] + place * bytes, host, bytes, NULL), ATSI_OK);
+    }
     assert_int_equal(atsi_executor_copy(x, m->slots_dev, m->slots, TEST_MODEL_EXPERTS * sizeof *m->slots, NULL),
                      ATSI_OK);
 }
@@ -116,7 +129,8 @@ void test_model_unload(struct test_model *m, struct atsi_device *d) {
         m->host[t] = NULL;
     }
     if (m->slots) {
-        d->ops->free(d, m->residents);
+        for (uint32_t u = 0; u < m->plan.program.n_units; u++)
+            if (m->residents[u]) d->ops->free(d, m->residents[u]);
         d->ops->free(d, m->slots_dev);
         d->ops->host_free(d, m->slots);
     }

@@ -10,7 +10,8 @@ enum {
     TEST_MODEL_UNITS = 16, // at most
     TEST_MODEL_TENSORS = 32,
     TEST_MODEL_EXPERTS = 4,
-    TEST_MODEL_USED = 2 // a token
+    TEST_MODEL_USED = 2, // a token
+    TEST_MODEL_EXPERT_UNITS = 3
 };
 
 struct test_model {
@@ -23,7 +24,7 @@ struct test_model {
     uint16_t ids[TEST_MODEL_EXPERTS];
     uint32_t n_resident;
     int32_t *slots;
-    void *slots_dev, *residents;
+    void *slots_dev, *residents[TEST_MODEL_UNITS]; // of the units that have experts
 };
 
 // xorshift64; the state is not zero.

@@ -90,6 +90,7 @@ static void restrict_unit(struct shuffle *s, uint32_t u) {
 static void divide_slots(struct shuffle *s, uint32_t router) {
     struct atsi_slot_division *d = &s->divisions[router];
     d->n_used = TEST_MODEL_USED;
+    d->last_on_gpu = test_random(&s->random) % 2;
     for (uint32_t r = 0; r <= d->n_used; r++)
         d->gpu_slots[r] = (uint8_t)(r + test_random(&s->random) % (d->n_used - r + 1));
 }
@@ -98,6 +99,8 @@ static void divide_slots(struct shuffle *s, uint32_t router) {
 // rounds to come are of one token.
 static struct atsi_assignment draw(struct shuffle *s, uint32_t i_round) {
     bool divides = s->m->slots && i_round >= N_CHUNKS && test_random(&s->random) % 4;
+    bool as_planned =
+        divides && test_random(&s->random) % 3 == 0; // experts shared, all else on the device, nothing prefetched
     for (uint32_t u = 0; divides && u < s->m->plan.program.n_units; u++)
         if (s->m->plan.program.units[u].router_unit != ATSI_NONE)
             divide_slots(s, (uint32_t)s->m->plan.program.units[u].router_unit);
@@ -105,6 +108,12 @@ static struct atsi_assignment draw(struct shuffle *s, uint32_t i_round) {
         s->backends[u] = test_random(&s->random) % 3 ? ATSI_GPU : ATSI_CPU;
         s->promotions[u] = (enum atsi_promotion)(test_random(&s->random) % 3);
         s->gpu_share[u] = (float)(test_random(&s->random) % 5) / 4;
+        if (as_planned) {
+            bool has_experts = s->m->plan.program.units[u].kind == ATSI_UNIT_EXPERTS;
+            s->backends[u] = has_experts ? ATSI_CPU : ATSI_GPU;
+            s->promotions[u] = ATSI_NOT_PROMOTED;
+            s->gpu_share[u] = 0.5f;
+        }
         restrict_unit(s, u);
     }
     s->n_tokens = 1 + test_random(&s->random) % 2;
@@ -211,25 +220,31 @@ static void random_assignments_give_the_same_bits(void **state) {
 }
 
 // What calls are told: the router and the device's products which slots are its own, the host's products which to leave out. (That the host
-// computes no more than that changes no bit of a result.)
-static void check_divided_calls(const struct atsi_prepared_round *p) {
-    uint32_t n_calls = 0;
+// computes no more than that changes no bit of a result.) Where the device has the last products, which of their experts are fetched.
+static void check_divided_calls(const struct atsi_prepared_round *p, bool last_on_gpu) {
+    uint32_t n_calls = 0, n_cpu_actions = 0;
     for (uint32_t i = 0; i < p->script.n_steps; i++) {
         const struct atsi_step *s = &p->script.steps[i];
-        const struct atsi_experts_ref *told = &p->calls[i].resident;
-        bool routes = p->calls[i].op->kind == ATSI_OP_ROUTER, multiplies = p->calls[i].op->kind == ATSI_OP_EXPERTS;
+        const struct atsi_op_call *call = &p->calls[i];
+        const struct atsi_experts_ref *told = &call->resident;
+        bool routes = call->op->kind == ATSI_OP_ROUTER, multiplies = call->op->kind == ATSI_OP_EXPERTS;
         if (!routes && !multiplies) continue;
+        bool is_last = multiplies && last_on_gpu && call->op->u.experts.in_per_slot;
         n_calls++;
-        assert_int_equal(s->by_token, multiplies);
-        assert_int_equal(told->mine != NULL, s->backend == ATSI_GPU);
+        assert_int_equal(s->by_token, multiplies && !is_last);
+        assert_int_equal(told->mine != NULL, s->backend == ATSI_GPU && !is_last);
         assert_int_equal(told->gpu_slots != NULL, routes || s->backend == ATSI_CPU);
+        assert_int_equal(s->fetches || s->fetched, is_last);
+        assert_int_equal(told->fetched != NULL, is_last);
+        if (is_last) assert_int_equal(s->fetches, n_calls == 2); // right behind the router
     }
-    assert_int_equal(n_calls, 3);
+    assert_int_equal(n_calls, 1 + 2 * TEST_MODEL_EXPERT_UNITS);
+    for (uint32_t i = 0; i < p->script.n_actions; i++) n_cpu_actions += p->script.actions[i].kind == ATSI_ACTION_CPU;
+    assert_int_equal(n_cpu_actions, 1); // all of the CPU's part is done in one go
 }
 
 // A division has room for one token: a round of more under it is refused and runs nothing.
-static void a_division_for_one_token_refuses_more(void **state) {
-    (void)state;
+static void check_division(bool fetches) {
     struct test_model m;
     struct atsi_device *d = test_open_sim(1);
     struct atsi_executor *x;
@@ -248,11 +263,12 @@ static void a_division_for_one_token_refuses_more(void **state) {
         s.backends[u] = has_experts ? ATSI_CPU : ATSI_GPU;
         s.gpu_share[u] = has_experts ? 0.5f : 0;
         if (has_experts)
-            s.divisions[m.plan.program.units[u].router_unit] = (struct atsi_slot_division){TEST_MODEL_USED, {1, 1, 2}};
+            s.divisions[m.plan.program.units[u].router_unit] =
+                (struct atsi_slot_division){.n_used = TEST_MODEL_USED, .gpu_slots = {1, 1, 2}, .last_on_gpu = fetches};
     }
     struct atsi_assignment a = {s.backends, s.promotions, s.gpu_share, s.divisions, 1, NULL};
     assign(x, &a);
-    check_divided_calls(x->now);
+    check_divided_calls(x->now, fetches);
     const int32_t ids[2] = {1, 2}, outputs[1] = {0};
     struct atsi_round_request r = {ids, 2, 0, outputs, 1, keep_rows, &rows};
     rows.n_vocab = m.plan.program.n_vocab;
@@ -263,6 +279,12 @@ static void a_division_for_one_token_refuses_more(void **state) {
     atsi_executor_free(x);
     test_model_unload(&m, d);
     atsi_plan_free(&m.plan);
+}
+
+static void a_division_for_one_token_refuses_more(void **state) {
+    (void)state;
+    check_division(false);
+    check_division(true);
 }
 
 int main(void) {

@@ -134,35 +134,65 @@ static void make_times(struct atsi_plan *plan, uint64_t *rng) {
     }
 }
 
-// What a round of one token takes for the operations of a router with so many residents, from the definition: the better number of slots
-// for the GPU, every set of hits by its probability.
-static double decode_us_of(const struct atsi_plan *plan, const struct atsi_expert_router *r, uint32_t n) {
-    double cpu = 0, gpu = 0, link = 0, handover = 0, hits = 0, mean = 0;
-    bool alone = false;
+// Of all operations behind a router, those of a slot's own input apart.
+struct sums {
+    double cpu[2], gpu[2], link[2], handover;
+};
+
+static struct sums sum_times(const struct atsi_plan *plan, const struct atsi_expert_router *r) {
+    struct sums s = {.handover = 0};
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         if (plan->program.units[u].router_unit != (int32_t)r->unit) continue;
         const struct atsi_unit_times *t = &plan->decode_times[u];
-        cpu += t->cpu_us * plan->contention.cpu_beside_link;
-        gpu += t->gpu_us;
-        link += t->transfer_us * plan->contention.link_in_place;
-        handover = fmax(handover, t->switch_us);
+        int last = atsi_unit_experts_op(&plan->program, &plan->program.units[u])->u.experts.in_per_slot;
+        s.cpu[last] += t->cpu_us * plan->contention.cpu_beside_link;
+        s.gpu[last] += t->gpu_us;
+        s.link[last] += t->transfer_us * plan->contention.link_in_place;
+        s.handover = fmax(s.handover, t->switch_us);
     }
-    if (n == r->n_experts) return gpu;
-    for (uint32_t i = 0; i < n; i++) hits += r->shares[i];
-    // By every set of a token's experts that may be resident: the division that ends both sides first, without regard to the hand-over.
+    return s;
+}
+
+// A token with n_hits resident experts, g slots on the GPU; it has the last operations of all slots, or of those.
+static double token_us(const struct sums *s, uint32_t n_hits, uint32_t g, bool last_on_gpu) {
+    double cpu = (double)(TINY_USED - g) / TINY_USED, gpu = (double)g / TINY_USED,
+           link = (double)(g - n_hits) / TINY_USED;
+    double crossing = g < TINY_USED ? s->handover : 0, absent = (double)(TINY_USED - n_hits) / TINY_USED;
+    if (last_on_gpu)
+        return fmax(s->cpu[0] * cpu + crossing, s->gpu[0] * gpu + s->link[0] * link + s->link[1] * absent) + s->gpu[1];
+    return fmax((s->cpu[0] + s->cpu[1]) * cpu + crossing,
+                (s->gpu[0] + s->gpu[1]) * gpu + (s->link[0] + s->link[1]) * link);
+}
+
+// By every set of a token's experts that may be resident: the division with which it ends first. *alone: the GPU has all slots of all tokens.
+static double mean_us(const struct sums *s, double hit_rate, bool last_on_gpu, bool *alone) {
+    double mean = 0;
     for (uint32_t set = 0; set < 1u << TINY_USED; set++) {
         uint32_t n_hits = (uint32_t)__builtin_popcount(set), n_gpu = n_hits;
         double best = INFINITY;
         for (uint32_t g = n_hits; g <= TINY_USED; g++) {
-            double us = fmax(cpu * (TINY_USED - g), gpu * g + link * (g - n_hits)) / TINY_USED;
+            double us = token_us(s, n_hits, g, last_on_gpu);
             if (us >= best) continue;
             best = us;
             n_gpu = g;
         }
-        mean += pow(hits, n_hits) * pow(1 - hits, TINY_USED - n_hits) * best;
-        alone |= n_hits == 0 && n_gpu == TINY_USED;
+        mean += pow(hit_rate, n_hits) * pow(1 - hit_rate, TINY_USED - n_hits) * best;
+        if (n_hits == 0) *alone = n_gpu == TINY_USED;
     }
-    return mean + (alone ? 0 : handover);
+    return mean;
+}
+
+// What a round of one token takes for the operations of a router with so many residents, from the definition.
+static double decode_us_of(const struct atsi_plan *plan, const struct atsi_expert_router *r, uint32_t n) {
+    struct sums s = sum_times(plan, r);
+    double hits = 0;
+    bool alone, alone_fetching = false;
+    if (n == r->n_experts) return s.gpu[0] + s.gpu[1];
+    for (uint32_t i = 0; i < n; i++) hits += r->shares[i];
+    double us = mean_us(&s, hits, false, &alone), fetching_us = INFINITY;
+    if (plan->limits.temp_bytes > 0) fetching_us = mean_us(&s, hits, true, &alone_fetching);
+    if (fetching_us < us) alone = alone_fetching;
+    return fmin(us, fetching_us) + (alone ? 0 : s.handover);
 }
 
 static void numbers_are_worth_what_they_save(void **state) {
@@ -176,6 +206,7 @@ static void numbers_are_worth_what_they_save(void **state) {
     check_ok(atsi_hot_experts_rank(&f.tiny.plan, &f.stats, NULL, &h, &err), err);
     for (int i = 0; i < 200; i++) {
         make_times(&f.tiny.plan, &rng);
+        f.tiny.plan.limits.temp_bytes = i % 3 ? 1 << 30 : 0;
         struct atsi_objective o = atsi_objective_of(&f.tiny.plan, i % 2 ? test_uniform(&rng) : 0);
         bool streamed = i % 4 > 1;
         atsi_hot_experts_price(&h, &f.tiny.plan, &o, streamed);

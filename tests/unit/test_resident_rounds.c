@@ -20,12 +20,16 @@ struct round {
     enum atsi_backend backends[TEST_MODEL_UNITS];
     float share[TEST_MODEL_UNITS];
     struct atsi_slot_division divisions[TEST_MODEL_UNITS];
-    uint32_t experts; // unit
+    uint32_t experts; // the last unit with experts, those of a slot's own input
 };
+
+static bool has_experts(const struct round *r, uint32_t u) {
+    return r->plan.program.units[u].kind == ATSI_UNIT_EXPERTS;
+}
 
 static void open_round(struct round *r, bool resident) {
     memset(r, 0, sizeof *r);
-    test_build_plan(&r->plan);
+    test_build_gated_plan(&r->plan);
     uint32_t n = r->plan.program.n_units;
     r->plan.contention = (struct atsi_contention){1.25, 1.1, 1.05};
     r->plan.decode_times = calloc(n, sizeof *r->plan.decode_times);
@@ -48,6 +52,7 @@ static void build(struct round *r, struct atsi_script *script, struct atsi_scrip
                                         .backends = r->backends,
                                         .gpu_share = r->share,
                                         .divisions = r->divisions,
+                                        .can_fetch = true,
                                         .n_tokens_max = r->plan.limits.chunk,
                                         .n_outputs_max = r->plan.limits.n_outputs};
     atsi_round_units(&r->plan, 1, 1 << 20, NULL, r->units);
@@ -61,7 +66,8 @@ static void only_what_is_absent_travels(void **state) {
         struct round r;
         open_round(&r, resident);
         for (uint32_t u = 0; u < r.plan.program.n_units; u++) {
-            double one = resident && u == r.experts ? 1 - h : 1, more = resident && u == r.experts ? 3.0 / EXPERTS : 1;
+            bool counts = resident && has_experts(&r, u);
+            double one = counts ? 1 - h : 1, more = counts ? 3.0 / EXPERTS : 1;
             assert_true(fabs(atsi_absent_part(&r.plan, u, 1) - one) < 1e-6);
             assert_true(fabs(atsi_absent_part(&r.plan, u, 8) - more) < 1e-6);
             atsi_round_units(&r.plan, 1, 1 << 20, NULL, r.units);
@@ -116,16 +122,17 @@ static void all_slots_on_the_gpu_is_a_unit_in_place(void **state) {
     atsi_plan_free(&r.plan);
 }
 
-// The share of the experts' unit, the only one that may be shared; its router is on the given side.
-static float share_experts(struct round *r, enum atsi_backend router_side) {
-    uint32_t router = (uint32_t)r->plan.program.units[r->experts].router_unit;
+// The share of the last unit with experts, where that alone or all of them may be shared; their router is on the given side.
+static float share_experts(struct round *r, enum atsi_backend router_side, bool all) {
+    uint32_t router = (uint32_t)r->plan.program.units[r->experts].router_unit, n_shared = 0;
     atsi_round_units(&r->plan, 1, 1 << 20, NULL, r->units);
     r->units[router].home = r->backends[router] = router_side;
-    memset(r->share, 0, sizeof r->share);
-    r->share[r->experts] = 1;
+    for (uint32_t u = 0; u < r->plan.program.n_units; u++) r->share[u] = u == r->experts || (all && has_experts(r, u));
     uint32_t n = atsi_share_units(&r->plan, r->units, NULL, r->share, r->divisions);
-    assert_int_equal(n, r->share[r->experts] > 0);
-    assert_int_equal(r->divisions[router].n_used, router_side == ATSI_GPU && r->plan.resident_experts ? USED : 0);
+    for (uint32_t u = 0; u < r->plan.program.n_units; u++) n_shared += r->share[u] > 0;
+    assert_int_equal(n, n_shared);
+    bool divides = all && router_side == ATSI_GPU && r->plan.resident_experts;
+    assert_int_equal(r->divisions[router].n_used, divides ? USED : 0);
     return r->share[r->experts];
 }
 
@@ -150,16 +157,17 @@ static void shares_are_whole_slots(void **state) {
                 if (us < best_us - 1e-6) best = k;
                 best_us = fmin(us, best_us);
             }
-            float share = share_experts(&r, ATSI_CPU);
+            float share = share_experts(&r, ATSI_CPU, false);
             assert_true(fabs(share - (float)best / USED) < 1e-6);
         }
-    assert_true(share_experts(&none, ATSI_GPU) == atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
+    assert_true(share_experts(&none, ATSI_GPU, false) ==
+                atsi_share_of(&none.plan.contention, &none.units[none.experts], 1));
     atsi_plan_free(&r.plan);
     atsi_plan_free(&none.plan);
 }
 
 struct fixed {
-    double start_us, cpu_us, gpu_us;
+    double start_us, cpu_us, gpu_us; // of an action of the CPU, and of the last operation
 };
 
 static uint32_t count_cpu_actions(const struct atsi_script *script) {
@@ -168,7 +176,6 @@ static uint32_t count_cpu_actions(const struct atsi_script *script) {
     return n;
 }
 
-// Behind a router on the GPU slots are divided by how many of a token's experts are resident: means over none, one and two of two.
 // Only the splits of the divided experts say what all slots would take on their side.
 static void check_most(const struct atsi_script *script, const struct atsi_script_cost *cost, double cpu_us,
                        double gpu_us) {
@@ -181,61 +188,109 @@ static void check_most(const struct atsi_script *script, const struct atsi_scrip
     assert_true(fabs(most_us - cpu_us - gpu_us) < 1e-2 * (1 + gpu_us / 100));
 }
 
-static void check_means(const struct fixed *fixed) {
-    static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
-    struct round r;
-    open_round(&r, true);
-    r.plan.cpu_start_us = fixed->start_us;
-    r.plan.decode_times[r.experts].cpu_fixed_us = fixed->cpu_us;
-    r.plan.decode_times[r.experts].gpu_fixed_us = fixed->gpu_us;
-    uint32_t n_uneven = 0;
-    for (int link_us = 1; link_us < 2000; link_us *= 3) {
-        struct atsi_script script;
-        struct atsi_script_cost cost;
-        double cpu_us = 0, gpu_us = 0, over_us = 0, longer_us = 0, slots = 0;
-        r.plan.decode_times[r.experts].transfer_us = (float)link_us;
-        float share = share_experts(&r, ATSI_GPU);
-        const uint8_t *gpu_slots = r.divisions[r.plan.program.units[r.experts].router_unit].gpu_slots;
-        for (uint32_t n = 0; n <= USED; n++) {
-            double c = fixed->start_us + fixed->cpu_us + (100 * 1.25 - fixed->cpu_us) * (USED - gpu_slots[n]) / USED,
-                   g = fixed->gpu_us + (10 - fixed->gpu_us) * gpu_slots[n] / USED,
-                   l = link_us * 1.1 * (gpu_slots[n] - n) / USED;
-            if (gpu_slots[n] == USED) c = 0;
-            if (gpu_slots[n] == 0) g = 0;
-            cpu_us += chances[n] * c;
-            gpu_us += chances[n] * g;
-            over_us += chances[n] * l;
-            longer_us += chances[n] * fmax(c, g + l);
-            slots += chances[n] * gpu_slots[n];
-        }
-        assert_true(fabs(share - slots / USED) < 1e-6);
-        if (share >= 1 - 1e-6) continue; // all of it on the GPU
-        build(&r, &script, &cost);
-        struct atsi_script_terms terms = atsi_script_terms_of(&script, &cost);
-        double others_us =
-            (count_cpu_actions(&script) - 1) * fixed->start_us; // what has no experts costs what it costs
-        double others_gpu_us = 0;
-        for (uint32_t u = 0; u < r.plan.program.n_units; u++) {
-            if (u == r.experts) continue;
-            others_us += r.backends[u] == ATSI_CPU ? 100 * 1.25 : 0;
-            others_gpu_us += r.backends[u] == ATSI_GPU ? 10 : 0;
-        }
-        assert_true(fabs(terms.cpu_us - others_us - cpu_us) < 1e-2 && fabs(terms.link_us - over_us) < 1e-2);
-        assert_true(fabs(terms.gpu_us - others_gpu_us - gpu_us) < 1e-2);
-        assert_true(fabs(cost.uneven_us - (longer_us - fmax(cpu_us, gpu_us + over_us))) < 1e-2);
-        n_uneven += cost.uneven_us > 1;
-        check_most(&script, &cost, 100 * 1.25, 10 + link_us * 1.1);
-        atsi_script_cost_free(&cost);
-        atsi_script_free(&script);
+// What three operations with experts (100 us on the CPU, 10 on the GPU, of the last one some of it fixed) ask for with n of two slots resident,
+// g on the GPU, and when they end: the last one with all slots on the GPU, or divided as the others are.
+struct asked {
+    double cpu_us, gpu_us, link_us, end_us, crossing_us;
+};
+
+static struct asked ask(uint32_t n, uint32_t g, bool last_on_gpu, double link_us, const struct fixed *f) {
+    double of_cpu = (double)(USED - g) / USED, of_gpu = (double)g / USED, over_us = 1.1 * link_us * (g - n) / USED;
+    double last_cpu_us = g < USED ? f->cpu_us + of_cpu * (125 - f->cpu_us) : 0;
+    double last_gpu_us = g > 0 ? f->gpu_us + of_gpu * (10 - f->gpu_us) : 0;
+    struct asked a = {.cpu_us = 2 * 125 * of_cpu + (g < USED ? f->start_us : 0),
+                      .gpu_us = 2 * 10 * of_gpu,
+                      .link_us = 2 * over_us,
+                      .crossing_us = g < USED ? 4 : 0};
+    double before_us = a.gpu_us + a.link_us;
+    if (last_on_gpu) {
+        double all_us = 1.1 * link_us * (USED - n) / USED;
+        a.end_us = fmax(a.cpu_us + a.crossing_us, before_us + all_us) + 10;
+        a.gpu_us += 10;
+        a.link_us += all_us;
+    } else {
+        a.cpu_us += last_cpu_us;
+        a.gpu_us += last_gpu_us;
+        a.link_us += over_us;
+        a.end_us = fmax(a.cpu_us + a.crossing_us, a.gpu_us + a.link_us);
     }
-    assert_true(n_uneven > 1);
+    return a;
+}
+
+static struct asked mean_asked(const struct atsi_slot_division *d, double link_us, const struct fixed *f,
+                               double *slots) {
+    static const double chances[USED + 1] = {(1 - h) * (1 - h), 2 * h * (1 - h), h * h};
+    struct asked mean = {0};
+    *slots = 0;
+    for (uint32_t n = 0; n <= USED; n++) {
+        struct asked a = ask(n, d->gpu_slots[n], d->last_on_gpu, link_us, f);
+        mean.cpu_us += chances[n] * a.cpu_us;
+        mean.gpu_us += chances[n] * a.gpu_us;
+        mean.link_us += chances[n] * a.link_us;
+        mean.end_us += chances[n] * a.end_us;
+        mean.crossing_us += chances[n] * a.crossing_us;
+        *slots += chances[n] * d->gpu_slots[n];
+    }
+    return mean;
+}
+
+struct met {
+    uint32_t n_uneven, n_fetching;
+};
+
+// Behind a router on the GPU slots are divided by how many of a token's experts are resident: means over none, one and two of two.
+static void check_division_at(struct round *r, double link_us, const struct fixed *fixed, struct met *met) {
+    double slots;
+    for (uint32_t u = 0; u < r->plan.program.n_units; u++)
+        if (has_experts(r, u)) r->plan.decode_times[u].transfer_us = (float)link_us;
+    float share = share_experts(r, ATSI_GPU, true);
+    const struct atsi_slot_division *d = &r->divisions[r->plan.program.units[r->experts].router_unit];
+    struct asked mean = mean_asked(d, link_us, fixed, &slots);
+    double after_us = d->last_on_gpu ? 10 : 0;
+    double end_of_means_us = fmax(mean.cpu_us + mean.crossing_us, mean.gpu_us - after_us + mean.link_us) + after_us;
+    assert_true(fabs(share - (d->last_on_gpu ? (2 * slots / USED + 1) / 3 : slots / USED)) < 1e-6);
+    met->n_fetching += d->last_on_gpu;
+    if (slots >= USED - 1e-6) return; // all of it on the GPU
+    struct atsi_script script;
+    struct atsi_script_cost cost;
+    build(r, &script, &cost);
+    struct atsi_script_terms terms = atsi_script_terms_of(&script, &cost);
+    double others_us = (count_cpu_actions(&script) - 1) * fixed->start_us; // what has no experts costs what it costs
+    double others_gpu_us = 0;
+    for (uint32_t u = 0; u < r->plan.program.n_units; u++) {
+        if (has_experts(r, u)) continue;
+        others_us += r->backends[u] == ATSI_CPU ? 100 * 1.25 : 0;
+        others_gpu_us += r->backends[u] == ATSI_GPU ? 10 : 0;
+    }
+    assert_true(fabs(terms.cpu_us - others_us - mean.cpu_us) < 1e-2 && fabs(terms.link_us - mean.link_us) < 1e-2);
+    assert_true(fabs(terms.gpu_us - others_gpu_us - mean.gpu_us) < 1e-2);
+    assert_true(fabs(cost.uneven_us - (mean.end_us - end_of_means_us)) < 1e-2);
+    met->n_uneven += cost.uneven_us > 1;
+    uint32_t n_divided = d->last_on_gpu ? 2 : 3; // and of the last one what is fetched
+    check_most(&script, &cost, n_divided * 125, n_divided * 10 + 3 * 1.1 * link_us);
+    atsi_script_cost_free(&cost);
+    atsi_script_free(&script);
+}
+
+static void check_means(bool has_region, const struct fixed *fixed) {
+    struct round r;
+    struct met met = {0};
+    open_round(&r, true);
+    r.plan.limits.temp_bytes = has_region ? 1 << 20 : 0;
+    r.plan.cpu_start_us = fixed->start_us;
+    r.plan.decode_times[r.experts].cpu_fixed_us = (float)fixed->cpu_us;
+    r.plan.decode_times[r.experts].gpu_fixed_us = (float)fixed->gpu_us;
+    for (int link_us = 1; link_us < 2000; link_us *= 3) check_division_at(&r, link_us, fixed, &met);
+    assert_true(met.n_uneven > 1 && (met.n_fetching > 0) == has_region);
     atsi_plan_free(&r.plan);
 }
 
 static void slots_divided_by_token_cost_their_means(void **state) {
     (void)state;
-    check_means(&(struct fixed){0});
-    check_means(&(struct fixed){.cpu_us = 30, .gpu_us = 4, .start_us = 3});
+    for (int has_region = 0; has_region < 2; has_region++) {
+        check_means(has_region, &(struct fixed){0});
+        check_means(has_region, &(struct fixed){.cpu_us = 30, .gpu_us = 4, .start_us = 3});
+    }
 }
 
 // Pricing a script again gives what pricing it at first would have.

@@ -23,6 +23,7 @@ static struct copy copies[1024];
 static uint32_t n_copies, n_copies_at_record;
 // Of the token that is played: the slots of a divided unit, and how many of them are the GPU's.
 static uint32_t n_slots, n_gpu_slots;
+static uint32_t fetched; // the operation whose absent experts have been, UINT32_MAX: none
 
 static void read_columns(enum atsi_backend side, uint32_t buffer, uint32_t begin, uint32_t end) {
     for (uint32_t c = begin; c < end; c++) assert_int_equal(held[side][buffer][c], newest[buffer][c]);
@@ -83,6 +84,14 @@ static void play_step(const struct atsi_plan *plan, const struct atsi_step *step
                       op->out[1].offset + op->out[1].width, 1 + (int)s->op);
 }
 
+// Reads its operation's ids; one at a time, as there is one place.
+static void play_fetch(const struct atsi_plan *plan, const struct atsi_step *s) {
+    const struct atsi_op *op = &plan->program.ops[s->op];
+    assert_true(s->backend == ATSI_GPU && s->promoted && !s->by_token && fetched == UINT32_MAX);
+    read_columns(ATSI_GPU, (uint32_t)op->in[1].buffer, op->in[1].offset, op->in[1].offset + op->in[1].width);
+    fetched = s->op;
+}
+
 static void play_cross(const struct atsi_plan *plan, const struct atsi_action *a) {
     uint32_t division = plan->program.buffers[a->buffer].width / n_slots * n_gpu_slots;
     uint32_t begin = a->offset, end = a->offset + a->width;
@@ -112,6 +121,12 @@ static void play(const struct atsi_plan *plan, const struct atsi_script *script,
         for (uint32_t k = 0; (a->kind == ATSI_ACTION_GPU || a->kind == ATSI_ACTION_CPU) && k < a->n; k++) {
             const struct atsi_step *s = &script->steps[a->first + k];
             assert_int_equal(s->backend == ATSI_GPU, a->kind == ATSI_ACTION_GPU);
+            if (s->fetches) {
+                play_fetch(plan, s);
+                continue;
+            }
+            assert_int_equal(s->fetched, fetched == s->op);
+            if (s->fetched) fetched = UINT32_MAX;
             play_step(plan, s);
             struct atsi_step done = columns_of(plan, s);
             columns_done[s->op] += done.end - done.begin;
@@ -127,6 +142,7 @@ static void play_all(const struct atsi_plan *plan, const struct atsi_script *scr
     memset(newest, 0, sizeof newest);
     n_copies = n_copies_at_record = 0;
     if (n_slots == 0) n_slots = 1;
+    fetched = UINT32_MAX;
     play(plan, script, 0, script->tail, columns_done);
     play(plan, script, script->tail, script->n_actions, columns_done);
     for (uint32_t i = 0; i < p->n_ops; i++) { // everything was computed, twice only before a division
@@ -149,9 +165,9 @@ static uint32_t find_router(const struct atsi_program *p, uint32_t *n_used) {
 static void every_read_finds_the_newest_columns(void **state) {
     (void)state;
     struct atsi_plan plan;
-    uint32_t n_divided = 0, n_by_token = 0, n_slot_copies = 0;
+    uint32_t n_divided = 0, n_by_token = 0, n_slot_copies = 0, n_fetched = 0;
     struct atsi_slot_division divisions[16] = {{0}};
-    test_build_plan(&plan);
+    test_build_gated_plan(&plan);
     uint32_t router = find_router(&plan.program, &n_slots);
     for (uint32_t run = 0; run < 4096; run++) {
         enum atsi_backend backends[16];
@@ -167,6 +183,7 @@ static void every_read_finds_the_newest_columns(void **state) {
             gpu_share[u] = (float)(random >> 24 & 3) / 4;
         }
         divisions[router].n_used = run % 2 ? n_slots : 0;
+        divisions[router].last_on_gpu = run / 2 % 2;
         for (uint32_t r = 0; r <= n_slots; r++)
             divisions[router].gpu_slots[r] = (uint8_t)(r + (n_slots - r) * (random >> (18 + r) & 1));
         n_gpu_slots = divisions[router].gpu_slots[(random >> 16) % (n_slots + 1)];
@@ -176,18 +193,21 @@ static void every_read_finds_the_newest_columns(void **state) {
                                             .prefetched = prefetched,
                                             .gpu_share = gpu_share,
                                             .divisions = divisions,
+                                            .can_fetch = run / 4 % 4 > 0,
                                             .n_tokens_max = plan.limits.chunk,
                                             .n_outputs_max = plan.limits.n_outputs};
         assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
         play_all(&plan, &script, true);
         for (uint32_t i = 0; i < script.n_steps; i++) n_divided += script.steps[i].begin > 0;
         for (uint32_t i = 0; i < script.n_steps; i++) n_by_token += script.steps[i].by_token;
+        for (uint32_t i = 0; i < script.n_steps; i++) n_fetched += script.steps[i].fetched;
         for (uint32_t i = 0; i < script.n_actions; i++)
             n_slot_copies += script.actions[i].kind == ATSI_ACTION_CROSS && script.actions[i].slots_of != ATSI_NONE;
         atsi_script_free(&script);
     }
     n_slots = 0;
-    assert_true(n_divided > 1000 && n_by_token > 300 && n_slot_copies > 150); // the test has met what it is for
+    // The test has met what it is for.
+    assert_true(n_divided > 1000 && n_by_token > 300 && n_slot_copies > 150 && n_fetched > 30);
     atsi_plan_free(&plan);
 }
 
@@ -195,7 +215,7 @@ static void every_read_finds_the_newest_columns(void **state) {
 static void the_cpu_waits_once_a_turn(void **state) {
     (void)state;
     struct atsi_plan plan;
-    test_build_plan(&plan);
+    test_build_gated_plan(&plan);
     for (uint32_t run = 0; run < 1024; run++) {
         enum atsi_backend backends[16];
         struct atsi_script script;
@@ -219,7 +239,7 @@ static void one_side_alone_copies_and_waits_for_nothing(void **state) {
     struct atsi_plan plan;
     struct atsi_script script;
     enum atsi_backend backends[16] = {ATSI_CPU};
-    test_build_plan(&plan);
+    test_build_gated_plan(&plan);
     struct atsi_script_params params = {
         .program = &plan.program, .backends = backends, .n_tokens_max = 8, .n_outputs_max = 2};
     assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
@@ -235,7 +255,7 @@ static void a_shared_matrix_runs_beside_the_cpu(void **state) {
     struct atsi_script script;
     enum atsi_backend backends[16] = {ATSI_CPU};
     float gpu_share[16] = {0};
-    test_build_plan(&plan);
+    test_build_gated_plan(&plan);
     gpu_share[1] = 0.5f; // q
     assert_true(atsi_script_can_share(&plan.program, 1));
     struct atsi_script_params params = {
