@@ -243,9 +243,10 @@ enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum at
     a.n_multiprocessors = x->device->n_multiprocessors;
     a.max_shared_bytes = x->device->max_shared_bytes;
     if (!grid_product(dtype, &a, x->stream))
-        return atsi_fail(err, ATSI_FAILED,
-                         "GPU: experts of type %s with %u columns do not fit this card (tensor %s): place them on the CPU",
-                         atsi_dtype_name(dtype), p->n_cols, call->tensor[0].info->name);
+        return atsi_fail(
+            err, ATSI_FAILED,
+            "GPU: experts of type %s with %u columns do not fit this card (tensor %s): place them on the CPU",
+            atsi_dtype_name(dtype), p->n_cols, call->tensor[0].info->name);
     return ATSI_OK;
 }
 

@@ -61,8 +61,8 @@ template <class W> struct group_stream {
         uint32_t tile_of_part = tile;
         const tiled_part &part = part_of(a, tile_of_part);
         group = first_group;
-        at = matrix_of(part.weight, part.resident, part.expert_bytes,
-                       place_of(a.experts, blockIdx.y, place.expert()), place.slot()) +
+        at = matrix_of(part.weight, part.resident, part.expert_bytes, place_of(a.experts, blockIdx.y, place.expert()),
+                       place.slot()) +
              (uint64_t)tile_of_part * (a.n_cols / (32 * W::BLOCK_SPANS)) * W::TILE_BYTES + group * GROUP_BYTES<W> +
              16 * (threadIdx.x % WARP);
     }
