@@ -1,4 +1,4 @@
-// copies.cu: copies of activations of few rows, several in one launch, with the mark before or behind them.
+// copies.cu: copies of activations of few rows, several in one launch, with the mark behind them.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/copies.h"
 #include "kernels/cuda/marks.cuh"
@@ -10,8 +10,6 @@ namespace {
 constexpr int THREADS = 256, POST_THREADS = 1024;
 constexpr uint32_t UNIT = 4;                          // elements
 constexpr uint32_t POST_UNITS_MAX = 4 * POST_THREADS; // of one block
-constexpr uint32_t AWAITING_UNITS_MAX =
-    32 * THREADS; // blocks that wait for a mark must leave room for whoever posts it
 
 struct copies_args {
     copies c;
@@ -29,15 +27,8 @@ __device__ inline void copy_unit(const copy &c, bool aligned, uint32_t unit) {
     store4(c.dst + row * c.dst_stride + at, load4(c.src + row * c.src_stride + at, n, aligned), n, aligned);
 }
 
-// Unlike others it lets its successor start behind the mark only: blocks that wait for it would take the places that whoever is to post
-// the mark may need.
 __global__ void __launch_bounds__(THREADS) copies_kernel(const __grid_constant__ copies_args a) {
-    wait_for_predecessor();
-    if (a.c.awaited.word) {
-        if (threadIdx.x == 0) await_here(a.c.awaited);
-        __syncthreads();
-    }
-    start_successor();
+    begin_kernel();
     uint32_t unit = blockIdx.x * THREADS + threadIdx.x;
     int p = 0;
     for (; p < a.c.n_parts && unit >= a.n_units[p]; p++) unit -= a.n_units[p];
@@ -101,7 +92,6 @@ copies_args args_of(const copies &c) {
 
 bool copies_join(struct copies *waiting, const struct copy *c) {
     if (waiting->n_parts == COPIES_MAX) return false;
-    if (waiting->awaited.word && n_units_of(*waiting) + n_units_of(*c) > AWAITING_UNITS_MAX) return false;
     for (int p = 0; p < waiting->n_parts; p++)
         if (!independent(waiting->parts[p], *c)) return false;
     waiting->parts[waiting->n_parts++] = *c;
@@ -113,7 +103,7 @@ void copies_launch(const struct copies *c, struct launch_stream stream) {
 }
 
 bool copies_launch_and_post(const struct copies *c, struct mark posted, struct launch_stream stream) {
-    if (c->n_parts == 0 || c->awaited.word || n_units_of(*c) > POST_UNITS_MAX) return false;
+    if (c->n_parts == 0 || n_units_of(*c) > POST_UNITS_MAX) return false;
     launch_overlapping(copies_and_post_kernel, 1, POST_THREADS, 0, stream, args_of(*c), posted);
     return true;
 }

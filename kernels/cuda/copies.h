@@ -1,5 +1,5 @@
 // copies.h: activations on their way between device memory and mapped host memory, in decode rounds: copies that follow one another go
-// in one launch, with the mark that is awaited before them or posted behind them.
+// in one launch, with the mark that is posted behind them.
 #ifndef ATSI_KERNELS_CUDA_COPIES_H
 #define ATSI_KERNELS_CUDA_COPIES_H
 
@@ -19,15 +19,13 @@ struct copy {
 struct copies {
     struct copy parts[COPIES_MAX]; // none writes what another reads or writes
     int n_parts;
-    struct mark awaited; // before any is read or written
 };
 
-// False: there is no room, it depends on one of them, or there is a mark to await and too much is copied behind it.
+// False: there is no room, or it depends on one of them.
 bool copies_join(struct copies *waiting, const struct copy *c);
-// Launches the copies, at least one, behind the mark if there is one.
+// Launches the copies, at least one.
 void copies_launch(const struct copies *c, struct launch_stream stream);
-// Posts a mark behind the copies in one launch. False, and nothing is launched: there are none, too many for one block, or there is a
-// mark to await.
+// Posts a mark behind the copies in one launch. False, and nothing is launched: there are none, or too many for one block.
 bool copies_launch_and_post(const struct copies *c, struct mark posted, struct launch_stream stream);
 cudaError_t load_copies(void);
 

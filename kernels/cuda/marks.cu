@@ -1,4 +1,4 @@
-// marks.cu: marks in launches of their own, and when they wait for company (waiting.h).
+// marks.cu: words by which streams that run ahead of the host, and the host, wait for each other.
 #include "kernels/cuda/marks.cuh"
 #include "kernels/cuda/waiting.h"
 
@@ -6,15 +6,17 @@
 // them on to the host.
 __global__ void post_mark_kernel(mark m) { post_here(m); }
 
-__global__ void await_mark_kernel(mark m) { await_here(m); }
+__global__ void await_mark_kernel(mark m) {
+    const volatile int32_t *word = m.word;
+    uint32_t value = (uint32_t)value_of(m);
+    while ((int32_t)((uint32_t)*word - value) < 0) __nanosleep(100); // atsi_mark_reached
+    __threadfence_system();
+}
 
 cudaError_t load_marks(void) {
     static const void *const KERNELS[] = {(const void *)post_mark_kernel, (const void *)await_mark_kernel};
     return load_kernels(KERNELS);
 }
-
-void mark_post(struct mark m, struct launch_stream stream) { post_mark_kernel<<<1, 1, 0, stream.handle>>>(m); }
-void mark_await(struct mark m, struct launch_stream stream) { await_mark_kernel<<<1, 1, 0, stream.handle>>>(m); }
 
 enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
                                 struct atsi_error *err) {
@@ -26,18 +28,17 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int
         w->copies.n_parts = 0;
     } else {
         ATSI_TRY(cuda_flush(s, err));
-        mark_post(posted, launch_stream_of(s));
+        post_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>(posted);
     }
     return cuda_check(d, cudaGetLastError(), "posting a mark", err);
 }
 
-// Waits for copies that follow.
 enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
                                  struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
     ATSI_TRY(cuda_flush(s, err));
     d->acts.data = NULL; // the host may write mapped rows meanwhile
-    ((struct cuda_stream *)s)->waiting->copies.awaited = {(int32_t *)word_dev, base_dev, offset};
-    return ATSI_OK;
+    await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>({(int32_t *)word_dev, base_dev, offset});
+    return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
 }

@@ -5,15 +5,11 @@
 
 #include "kernels/cuda/internal.h"
 
-// *word is *base + offset once it is posted. word NULL: no mark.
+// *word is *base + offset once it is posted.
 struct mark {
     int32_t *word;
     const int32_t *base; // NULL: 0
     int32_t offset;
 };
-
-// Launches of their own.
-void mark_post(struct mark m, struct launch_stream stream);
-void mark_await(struct mark m, struct launch_stream stream);
 
 #endif

@@ -192,7 +192,7 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     struct acts in = {};
     ATSI_TRY(quantised(x, &p->call->in[0], &in, err));
     struct tiled_args a = tiled_args_of(x, p, in);
-    a.ids_are_final = x->waiting->before == GLU_STARTS_LATE;
+    a.ids_are_final = x->waiting->before == GLU_STARTS_LATE && !p->experts.fetched;
     if (p->as_vectors) {
         x->waiting->type = type;
         x->waiting->products = a;

@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
 #pragma unroll 1
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
     wait_for_predecessor();
-    if (by_expert) start_successor(); // behind the wait: sums of experts count on it (waiting.h)
+    start_successor(); // with experts only now: sums of experts count on it (waiting.h)
     lane_rows<N_IN> rows(a, in_row, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;

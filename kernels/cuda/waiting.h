@@ -20,8 +20,8 @@ enum starts_late {
     GLU_STARTS_LATE     // an activation right behind one
 };
 
-// Of these at most one waits: products with heads behind them, a norm with a router's scores behind it, copies with a mark before them,
-// a sum of experts.
+// Of these at most one waits: products with heads behind them, a norm with a router's scores behind it, copies, a
+// sum of experts.
 struct waiting {
     const struct tiled_type *type; // of `products`; NULL: none
     struct tiled_args products;    // of vectors
@@ -34,9 +34,7 @@ struct waiting {
 };
 
 static inline bool waiting_has_heads(const struct waiting *w) { return w->type || w->heads.n_parts > 0; }
-static inline bool waiting_has_copies(const struct waiting *w) {
-    return w->copies.n_parts > 0 || w->copies.awaited.word;
-}
+static inline bool waiting_has_copies(const struct waiting *w) { return w->copies.n_parts > 0; }
 static inline bool waiting_has_sum(const struct waiting *w) { return w->sum.n_rows > 0; }
 
 static inline bool waiting_has_any(const struct waiting *w) {
@@ -59,15 +57,6 @@ static inline void waiting_launch_scores(struct waiting *w, struct launch_stream
     w->scores.n_in = 0;
 }
 
-static inline void waiting_launch_copies(struct waiting *w, struct launch_stream stream) {
-    if (w->copies.n_parts > 0)
-        copies_launch(&w->copies, stream);
-    else if (w->copies.awaited.word)
-        mark_await(w->copies.awaited, stream);
-    w->copies.n_parts = 0;
-    w->copies.awaited.word = NULL;
-}
-
 // Launches what waits.
 static inline void waiting_launch(struct waiting *w, struct launch_stream stream) {
     waiting_launch_products(w, stream);
@@ -75,7 +64,8 @@ static inline void waiting_launch(struct waiting *w, struct launch_stream stream
     if (w->heads.n_parts > 0) heads_launch(&w->heads, stream);
     if (w->sum.n_rows > 0) expert_sum_launch(&w->sum, stream);
     waiting_launch_scores(w, stream);
-    waiting_launch_copies(w, stream);
+    if (w->copies.n_parts > 0) copies_launch(&w->copies, stream);
+    w->copies.n_parts = 0;
     w->heads.n_parts = 0;
     w->sum.n_rows = 0;
 }
