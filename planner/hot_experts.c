@@ -73,18 +73,16 @@ static enum atsi_status rank_by_counts(struct atsi_expert_router *r, const struc
     return ATSI_OK;
 }
 
-static const double guessed_exponents[ATSI_GUESSES] = {0.5, 0.3};
+static const double guessed_exponents[ATSI_GUESSES] = {0.5, 0.7};
 
-// What the hottest n of n_experts get of the choices, but for a factor.
-static double guessed_weight(uint32_t n, enum atsi_expert_guess guess) {
-    double sum = 0;
-    for (uint32_t e = 0; e < n; e++) sum += pow(e + 1, -guessed_exponents[guess]);
-    return sum;
+// What the hottest n of n_experts get of the choices.
+static double guessed_share(uint32_t n, uint32_t n_experts, enum atsi_expert_guess guess) {
+    return pow((double)n / n_experts, guessed_exponents[guess]);
 }
 
 static void guess_shares(struct atsi_expert_router *r, enum atsi_expert_guess guess) {
-    double all = guessed_weight(r->n_experts, guess);
-    for (uint32_t e = 0; e < r->n_experts; e++) r->shares[e] = (float)(pow(e + 1, -guessed_exponents[guess]) / all);
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        r->shares[e] = (float)(guessed_share(e + 1, r->n_experts, guess) - guessed_share(e, r->n_experts, guess));
 }
 
 void atsi_hot_experts_guess(struct atsi_hot_experts *h, enum atsi_expert_guess guess) {
@@ -416,7 +414,7 @@ static double hit_rate_of(const struct atsi_hot_experts *h, const struct atsi_ex
                           enum atsi_hit_rates rates) {
     double hit_rate = 0;
     if (rates == ATSI_HITS_EVEN) return (double)n / r->n_experts;
-    if (!h->counted) return guessed_weight(n, ATSI_GUESS_BOLD) / guessed_weight(r->n_experts, ATSI_GUESS_BOLD);
+    if (!h->counted) return guessed_share(n, r->n_experts, ATSI_GUESS_BOLD);
     for (uint32_t i = 0; i < n; i++) hit_rate += r->shares[i];
     return fmin(1, hit_rate);
 }

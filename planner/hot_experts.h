@@ -31,8 +31,8 @@ enum {
     ATSI_EXPERT_GRANULES_MAX = 1 << 14 // of atsi_hot_experts_solve
 };
 
-// How unevenly routers are taken to choose when nothing has been counted: popularity falls as the rank to the power of -0.5, the flattest
-// that has been measured (docs/placement.md), or, for placements that even routers would make slow, -0.3.
+// How unevenly routers are taken to choose when nothing has been counted: the hottest part x of the experts gets x^0.5 of the choices, the
+// least uneven that has been measured (docs/placement.md), or, for placements that even routers would make slow, x^0.7.
 enum atsi_expert_guess {
     ATSI_GUESS_BOLD = 0,
     ATSI_GUESS_CAUTIOUS = 1,

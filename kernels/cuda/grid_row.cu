@@ -18,9 +18,10 @@ template <int N_BLOCKS_, int WARPS_> struct row_shape {
     static constexpr int N_BLOCKS = N_BLOCKS_, LANES = 8 * N_BLOCKS; // of a row
     static constexpr int PIECE_ROWS = WARP / LANES, ROWS = PIECES * PIECE_ROWS, WARPS = WARPS_;
 };
-typedef row_shape<4, 16> wide_shape;   // as many warps as have all registers that they want
-typedef row_shape<4, 24> short_shape;  // where a warp has one unit or two, more of them are worth more
-typedef row_shape<1, 24> narrow_shape; // rows of few blocks
+// As many warps as have all registers that they want; where a warp has one unit or two, more of them are worth more; rows of few blocks.
+typedef row_shape<4, 16> wide_shape;
+template <class S> using short_shape = row_shape<4, S::SHORT_WARPS>;
+template <class S> using narrow_shape = row_shape<1, S::SHORT_WARPS>;
 
 // How the work of a launch is cut: a block takes n_groups groups, its warps equal shares of their units, one after the other, so that at most
 // n_parts warps have units of the same group.
@@ -274,10 +275,10 @@ bool run(const struct grid_args *a, const uint32_t *words, struct launch_stream 
 
 template <class S> bool product(const struct grid_args *a, const uint32_t *words, struct launch_stream stream) {
     uint32_t n_blocks = a->n_cols / 256, n_y = a->experts.ids ? a->n_in : 1;
-    if (n_blocks % 4 != 0 && n_blocks <= 8) return run<S, narrow_shape>(a, words, stream);
-    uint32_t n_units = cut_of<S, short_shape>(a, n_y).n_groups * ceil_div(n_blocks, short_shape::N_BLOCKS);
-    return n_units <= 2 * short_shape::WARPS ? run<S, short_shape>(a, words, stream)
-                                             : run<S, wide_shape>(a, words, stream);
+    if (n_blocks % 4 != 0 && n_blocks <= 8) return run<S, narrow_shape<S>>(a, words, stream);
+    uint32_t n_units = cut_of<S, short_shape<S>>(a, n_y).n_groups * ceil_div(n_blocks, short_shape<S>::N_BLOCKS);
+    return n_units <= 2 * short_shape<S>::WARPS ? run<S, short_shape<S>>(a, words, stream)
+                                                : run<S, wide_shape>(a, words, stream);
 }
 
 template <class S, class SHAPE> cudaError_t load_shape(int max_shared_bytes) {
@@ -293,8 +294,8 @@ template <class S, class SHAPE> cudaError_t load_shape(int max_shared_bytes) {
 
 template <class S> cudaError_t load(int max_shared_bytes) {
     cudaError_t status = load_shape<S, wide_shape>(max_shared_bytes);
-    if (status == cudaSuccess) status = load_shape<S, short_shape>(max_shared_bytes);
-    return status == cudaSuccess ? load_shape<S, narrow_shape>(max_shared_bytes) : status;
+    if (status == cudaSuccess) status = load_shape<S, short_shape<S>>(max_shared_bytes);
+    return status == cudaSuccess ? load_shape<S, narrow_shape<S>>(max_shared_bytes) : status;
 }
 
 struct row_type {

@@ -9,6 +9,7 @@
 //   S::grid                       the type of grid_types.cuh: its block and its words
 //   S::N_WORDS, S::read(words, i) of the table; word i
 //   S::place(i, run)              where the run of word i begins in the table
+//   S::SHORT_WARPS                of a block with little work: as many as leave them their registers
 //   S::RUN                        the run for which there is room where there is much
 //   S::table_bytes(run), S::alignment(run)   of the table; of its address, so that parts of the addresses can be joined without an addition
 //   S::FIELDS, S::field(f, s)     pieces of a block that lie at different distances for span s of 8
@@ -89,6 +90,7 @@ __device__ inline int dot8(uint2 q, const span_input &in, int octet, int sum) {
 
 struct iq2_xxs_span {
     typedef iq2_xxs grid;
+    static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 7, N_WORDS = 256 + 128, FIELDS = 2;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
@@ -123,6 +125,7 @@ __device__ inline float iq2_two_scales(const int sum[2], uint32_t d, uint32_t tw
 
 struct iq2_xs_span {
     typedef iq2_xs grid;
+    static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 7, N_WORDS = 512 + 128, FIELDS = 3;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return (uint32_t)N_WORDS << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
@@ -152,6 +155,7 @@ struct iq2_xs_span {
 
 struct iq2_s_span {
     typedef iq2_s grid;
+    static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 7, N_WORDS = 1024 + 256, FIELDS = 3;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return (uint32_t)N_WORDS << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
@@ -202,6 +206,7 @@ struct signed_sum {
 
 struct iq3_xxs_span {
     typedef iq3_xxs grid;
+    static constexpr int SHORT_WARPS = 16;
     static constexpr int RUN = 7, N_WORDS = 256 + 128, FIELDS = 3;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
@@ -238,6 +243,7 @@ struct iq3_xxs_span {
 
 struct iq3_s_span {
     typedef iq3_s grid;
+    static constexpr int SHORT_WARPS = 16;
     static constexpr int RUN = 7, N_WORDS = 512, FIELDS = 5;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
@@ -289,6 +295,7 @@ struct iq1_sum {
 
 struct iq1_s_span {
     typedef iq1_s grid;
+    static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 6, N_WORDS = 2048, FIELDS = 3;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return (uint32_t)N_WORDS << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 256u << run; }
@@ -317,6 +324,7 @@ struct iq1_s_span {
 
 struct iq1_m_span {
     typedef iq1_m grid;
+    static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 6, N_WORDS = 2048, FIELDS = 3;
     __host__ __device__ static constexpr uint32_t table_bytes(int run) { return (uint32_t)N_WORDS << run; }
     __host__ __device__ static constexpr uint32_t alignment(int run) { return 256u << run; }

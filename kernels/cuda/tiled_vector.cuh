@@ -97,15 +97,63 @@ template <class W> struct group_stream {
     }
 };
 
+// What stands in global memory, by a pointer that does not say so any more.
+__device__ inline uint32_t global_word(const void *p) {
+    uint32_t v;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+__device__ inline int4 global_words(const void *p) {
+    int4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return v;
+}
+
+// Where a lane's columns find their input rows.
+template <class W, int N_IN> struct lane_rows {
+    // One input row: its pointers are to the lane's spans of the first group. (Q4_K and Q5_K were slower so, 17408 x 5120 by 4 %.)
+    static constexpr bool OWN_SPAN = N_IN == 1 && W::WHOLE;
+    const int8_t *codes;
+    const act_meta *meta[2];
+    __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
+        constexpr int SHARE = GROUP_SPANS / N_IN;
+        uint32_t n_spans = a.n_cols / 32, last = a.n_in - 1;
+        codes = a.in.q + (uint64_t)(in_row + (N_IN == 1 ? 0 : min((uint32_t)(g / SHARE), last))) * a.n_cols + 4 * t;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t in = in_row + (N_IN == 1 ? 0 : min((uint32_t)((2 * t + c) / SHARE), last));
+            meta[c] = a.in.meta + (uint64_t)in * n_spans;
+        }
+        if (OWN_SPAN) {
+            codes += 32 * g;
+            meta[0] += 2 * t;
+            asm("" : "+l"(codes), "+l"(meta[0])); // or parts of the sums would be put together anew for every group
+        }
+    }
+};
+
 // The input codes and records of one set of spans that a lane needs: the words of column g, the records of columns 2t and 2t + 1.
 template <class W, int N_IN> struct set_inputs {
     static constexpr int SHARE = GROUP_SPANS / N_IN;
     uint32_t b[2];
     int2 meta[2]; // struct act_meta: d and the two sums
 
-    // codes, meta: rows of this lane's columns; first: the set's first span, n_left: spans from there to the row's end.
-    __device__ void load(const int8_t *codes, const act_meta *const meta_rows[2], uint32_t first, uint32_t n_left,
-                         int g, int t) {
+    // first: the set's first span, n_left: spans from there to the row's end.
+    __device__ void load(const lane_rows<W, N_IN> &rows, uint32_t first, uint32_t n_left, int g, int t) {
+        const int8_t *codes = rows.codes;
+        const act_meta *const *meta_rows = rows.meta;
+        if constexpr (lane_rows<W, N_IN>::OWN_SPAN) {
+            b[0] = global_word(codes + 32 * first);
+            b[1] = global_word(codes + 32 * first + 16);
+            int4 two = global_words(meta_rows[0] + first);
+            meta[0] = make_int2(two.x, two.y);
+            meta[1] = make_int2(two.z, two.w);
+            join_halves();
+            return;
+        }
         uint32_t b_span = g % SHARE, at[2] = {2u * t % SHARE, (2u * t + 1) % SHARE};
         bool whole = W::BLOCK_SPANS == GROUP_SPANS || n_left >= SHARE, none = !whole && b_span >= n_left;
         if (!whole) b_span = none ? 0 : b_span;
@@ -118,11 +166,14 @@ template <class W, int N_IN> struct set_inputs {
             bool there = whole || at[c] < n_left;
             meta[c] = there ? *(const int2 *)(meta_rows[c] + first + at[c]) : make_int2(0, 0);
         }
-        if (W::HALVES) {
-            uint32_t low = __byte_perm(b[0], b[1], 0x5140), high = __byte_perm(b[0], b[1], 0x7362);
-            b[0] = low;
-            b[1] = high;
-        }
+        join_halves();
+    }
+    // Columns in the order of W::halves.
+    __device__ void join_halves() {
+        if (!W::HALVES) return;
+        uint32_t low = __byte_perm(b[0], b[1], 0x5140), high = __byte_perm(b[0], b[1], 0x7362);
+        b[0] = low;
+        b[1] = high;
     }
 };
 
@@ -209,44 +260,36 @@ __device__ inline void multiply_set(span_sums<W> &sums, const uint8_t *stage, in
     }
 }
 
-// Where a lane's columns find their input rows.
-template <int N_IN> struct lane_rows {
-    const int8_t *codes;
-    const act_meta *meta[2];
-    __device__ lane_rows(const tiled_args &a, uint32_t in_row, int g, int t) {
-        constexpr int SHARE = GROUP_SPANS / N_IN;
-        uint32_t n_spans = a.n_cols / 32, last = a.n_in - 1;
-        codes = a.in.q + (uint64_t)(in_row + (N_IN == 1 ? 0 : min((uint32_t)(g / SHARE), last))) * a.n_cols + 4 * t;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            uint32_t in = in_row + (N_IN == 1 ? 0 : min((uint32_t)((2 * t + c) / SHARE), last));
-            meta[c] = a.in.meta + (uint64_t)in * n_spans;
-        }
-    }
-};
-
-// acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
-// there are 8.
-template <class W, int N_IN>
-__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<N_IN> &rows,
-                                      uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
-                                      int t) {
-    constexpr int SHARE = GROUP_SPANS / N_IN;
-    set_inputs<W, N_IN> in;
-    in.load(rows.codes, rows.meta, first, n_left, g, t);
-    copy_wait<VECTOR_STAGES - 1>();
-    __syncwarp(); // every lane's part of the group is there
-    span_scales unpacked[2];
+// acc[row][column] += the part of the group in `stage`, for a single input row.
+template <class W>
+__device__ inline void add_group_whole(float acc[2][2], const uint8_t *stage, const set_inputs<W, 1> &in,
+                                       const typename W::packed_scales packed[2], const lane_constants<W, 1> &lane,
+                                       int g, int t) {
+    static_assert(W::SCALES == 2 && W::BLOCK_SPANS == GROUP_SPANS, "the types that there are");
+    span_sums<W> sums = {};
+    multiply_set<W, 1>(sums, stage, 0, in.b, lane, g, t);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-        typename W::packed_scales packed;
-        int span = 2 * t + c;
-        packed.load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, span % W::BLOCK_SPANS, g);
-        packed.unpack(unpacked[c]);
+        const int of_column[2][2] = {{sums.c[0][c], sums.c[0][2 + c]}, {sums.c[1][c], sums.c[1][2 + c]}};
+        float y[2] = {acc[0][c], acc[1][c]};
+        packed[c].add(y, of_column, in.meta[c]);
+        acc[0][c] = y[0];
+        acc[1][c] = y[1];
     }
+}
+
+// The same with scales unpacked once and handed out. in: of the group's first set.
+template <class W, int N_IN>
+__device__ inline void add_group(float acc[2][2], const uint8_t *stage, set_inputs<W, N_IN> &in,
+                                 const typename W::packed_scales packed[2], const lane_rows<W, N_IN> &rows,
+                                 uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g, int t) {
+    constexpr int SHARE = GROUP_SPANS / N_IN;
+    span_scales unpacked[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) packed[c].unpack(unpacked[c]);
 #pragma unroll
     for (int q = 0; q < N_IN; q++) {
-        if (q > 0) in.load(rows.codes, rows.meta, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
+        if (q > 0) in.load(rows, first + q * SHARE, n_left > q * SHARE ? n_left - q * SHARE : 0, g, t);
         span_sums<W> sums;
         const int spans[2] = {(q * SHARE + 2 * t % SHARE) % W::STEP_SPANS,
                               (q * SHARE + (2 * t + 1) % SHARE) % W::STEP_SPANS};
@@ -262,6 +305,28 @@ __device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, con
                 acc[row][c] = scaled<W>(acc[row][c], sums, 2 * row + c, s.scale[row], s.min[row], input);
         }
     }
+}
+
+// acc[row][column] += the part of the group in `stage`, whose first span is `first`; the two columns are of one input row unless
+// there are 8.
+template <class W, int N_IN>
+__device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, const lane_rows<W, N_IN> &rows,
+                                      uint32_t first, uint32_t n_left, const lane_constants<W, N_IN> &lane, int g,
+                                      int t) {
+    set_inputs<W, N_IN> in;
+    in.load(rows, first, n_left, g, t);
+    copy_wait<VECTOR_STAGES - 1>();
+    __syncwarp(); // every lane's part of the group is there
+    typename W::packed_scales packed[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        int span = 2 * t + c;
+        packed[c].load(stage + span / W::BLOCK_SPANS * W::TILE_BYTES, span % W::BLOCK_SPANS, g);
+    }
+    if constexpr (N_IN == 1 && W::WHOLE)
+        add_group_whole<W>(acc, stage, in, packed, lane, g, t);
+    else
+        add_group<W, N_IN>(acc, stage, in, packed, rows, first, n_left, lane, g, t);
 }
 
 // The sums of a block's warps for one tile, through shared memory (`partial`: a float for each warp, row and input).
@@ -326,7 +391,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
     wait_for_predecessor();
     start_successor(); // with experts only now: sums of experts count on it (waiting.h)
-    lane_rows<N_IN> rows(a, in_row, g, t);
+    lane_rows<W, N_IN> rows(a, in_row, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {

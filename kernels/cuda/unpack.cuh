@@ -1,4 +1,4 @@
-// unpack.cuh: quantised weights in TILE16 (kernels/layout.h) as tensor-core fragments, one struct a type.
+// unpack.cuh: quantised weights in TILE16 (kernels/layout.h) as tensor-core fragments, one struct a type (Q2_K and Q3_K: unpack_k23.cuh).
 //
 // Lane 4g + t of a warp owns rows 2g and 2g + 1 of a tile (adjacent in memory, so one 8-byte load brings a word of both) and in
 // every span of 32 columns the words of columns 4t..4t+3 and 16+4t..16+4t+3. Any order of rows and columns is fine for the matrix
@@ -18,6 +18,10 @@
 //   W::packed_scales                          registers of one span's scales of rows 2g and 2g + 1
 //     load(block, span, g)                    span: within the block
 //     unpack(s)
+//   W::WHOLE                                  the type has what follows, for a lane that has a use for each of its scales: whole numbers as
+//                                             far as they go are cheaper than unpack(s) and what goes with it
+//   packed_scales::add(y, sums, input)        y[row] += the span's products, from its sums[half][row], which began at 0 and have the offset
+//                                             in them, and the input's record
 //
 // Loading and unpacking are apart so that many loads can be under way. block may point to global or shared memory, 16-byte aligned.
 #ifndef ATSI_KERNELS_CUDA_UNPACK_CUH
@@ -35,7 +39,7 @@ struct span_scales {
 // What most types share.
 struct plain_codes {
     __host__ __device__ static constexpr int offset(int) { return 0; }
-    static constexpr bool UNSIGNED = false, HALVES = false;
+    static constexpr bool UNSIGNED = false, HALVES = false, WHOLE = false;
     struct no_table {};
     __device__ static no_table table(uint32_t) { return {}; }
     // Of types that do not stand in TILE16 (grid_matrix.cuh).
@@ -427,105 +431,6 @@ struct weight_q6_k : plain_codes {
             for (int h = 0; h < 2; h++) {
                 s.scale[0][h] = unit.x * (float)(int8_t)(both[h] & 0xff);
                 s.scale[1][h] = unit.y * (float)(int8_t)(both[h] >> 8);
-            }
-        }
-    };
-};
-
-struct weight_q2_k : plain_codes {
-    static constexpr enum atsi_dtype DTYPE = ATSI_Q2_K;
-    static constexpr int TILE_BYTES = ATSI_TILE_Q2_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 2;
-    static constexpr bool UNSIGNED = true;
-    struct words {
-        uint2 w[2];
-        __device__ void load(const uint8_t *block, int step, int g, int t) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) w[h] = word_pair(block + ATSI_TILE_Q2_K_QS, 8 * step + 4 * h + t, g);
-        }
-        __device__ void codes(int i, uint32_t a[4]) const {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                a[2 * h] = w[h].x & 0x03030303u << 2 * i; // the scale is smaller by as much
-                a[2 * h + 1] = w[h].y & 0x03030303u << 2 * i;
-            }
-        }
-    };
-    struct packed_scales {
-        __half2 d, dmin;
-        uint32_t both[2]; // scale in the low nibble, min in the high one
-        float part;       // of the scale: codes stand where the word has them
-        __device__ void load(const uint8_t *block, int span, int g) {
-            d = half_pair(block, g);
-            dmin = half_pair(block + ATSI_TILE_Q2_K_DMIN, g);
-            both[0] = byte_pair(block + ATSI_TILE_Q2_K_SCALES, 2 * span, g);
-            both[1] = byte_pair(block + ATSI_TILE_Q2_K_SCALES, 2 * span + 1, g);
-            part = __int_as_float((127 - 2 * (span % 4)) << 23);
-        }
-        __device__ void unpack(span_scales &s) const {
-            float2 unit = __half22float2(d), min_unit = __half22float2(dmin);
-            field_unit scale[2] = {unit.x * part, unit.y * part * 0x1p-8f},
-                       min[2] = {min_unit.x * 0x1p-4f, min_unit.y * 0x1p-12f};
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                s.scale[0][h] = scale[0].times(both[h], 0x000f);
-                s.scale[1][h] = scale[1].times(both[h], 0x0f00);
-                s.min[0][h] = min[0].times(both[h], 0x00f0);
-                s.min[1][h] = min[1].times(both[h], 0xf000);
-            }
-        }
-    };
-};
-
-struct weight_q3_k : plain_codes {
-    static constexpr enum atsi_dtype DTYPE = ATSI_Q3_K;
-    static constexpr int TILE_BYTES = ATSI_TILE_Q3_K_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 4, SCALES = 2, MINS = 0;
-    // Codes of the first three spans stand where the word has them, 1, 4 and 16 times as large.
-    __host__ __device__ static constexpr int offset(int i) { return i == 1 ? 16 : i == 2 ? 64 : 4; }
-    struct words {
-        uint2 w[2], mask[2];
-        __device__ void load(const uint8_t *block, int step, int g, int t) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                w[h] = word_pair(block + ATSI_TILE_Q3_K_QS, 8 * step + 4 * h + t, g);
-                uint2 m = word_pair(block + ATSI_TILE_Q3_K_HMASK, 4 * h + t, g);
-                mask[h] = make_uint2(m.x >> 4 * step, m.y >> 4 * step);
-            }
-        }
-        __device__ static uint32_t code(uint32_t w, uint32_t mask, int i) {
-            if (i == 3) return (w >> 6 & 0x03030303u) | (mask >> 1 & 0x04040404u);
-            return (w & 0x03030303u << 2 * i) | (mask << (2 + i) & 0x04040404u << 2 * i);
-        }
-        __device__ void codes(int i, uint32_t a[4]) const {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                a[2 * h] = code(w[h].x, mask[h].x, i);
-                a[2 * h + 1] = code(w[h].y, mask[h].y, i);
-            }
-        }
-    };
-    // Scale k of 16: low nibble is nibble k / 8 of byte k % 8, top bits 2 (k / 4).. of byte 8 + k % 4; offset by 32.
-    struct packed_scales {
-        __half2 d;
-        uint32_t low[2], top[2];
-        float part; // of the scale, as the codes are larger
-        __device__ void load(const uint8_t *block, int span, int g) {
-            const uint8_t *packed = block + ATSI_TILE_Q3_K_SCALES;
-            d = half_pair(block, g);
-            part = span % 4 == 1 ? 0.25f : span % 4 == 2 ? 0.0625f : 1.0f;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int k = 2 * span + h;
-                low[h] = byte_pair(packed, k % 8, g) >> 4 * (k / 8);
-                top[h] = byte_pair(packed, 8 + k % 4, g) >> 2 * (k / 4);
-            }
-        }
-        __device__ void unpack(span_scales &s) const {
-            float2 unit = __half22float2(d);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                uint32_t both = (low[h] & 0x0f0fu) | (top[h] & 0x0303u) << 4;
-                s.scale[0][h] = unit.x * part * (field_of(both, 0xff) - FIELD_32);
-                s.scale[1][h] = unit.y * part * 0x1p-8f * (field_of(both, 0xff00) - FIELD_32_SECOND);
             }
         }
     };
