@@ -144,7 +144,7 @@ static enum atsi_status take_chunk(struct atsi_problem *s, uint32_t chunk, struc
 
 // A guess promises nothing: what rests on it is left where routers that choose all experts alike would make it worse than the best of the
 // other ways by more than this (docs/placement.md, "When nothing has been counted").
-static const double most_even_loss = 0.10;
+static const double most_even_loss = 0.25;
 
 static enum atsi_status may_rest_on_guess(struct atsi_problem *s, const struct best *single, double other_score,
                                           bool *may, struct atsi_error *err) {

@@ -18,6 +18,7 @@ enum atsi_status atsi_forecast_round(const struct atsi_plan *plan, enum atsi_pha
     *out = (struct atsi_forecast){.units = calloc(n, sizeof *out->units)};
     if (!out->units) return atsi_fail(err, ATSI_FAILED, "out of memory while predicting");
     atsi_round_units(plan, phase == ATSI_DECODE ? 1 : plan->limits.chunk, temp_bytes, &scales, out->units);
+    if (contended) atsi_units_read_in_place(plan, out->units);
     struct atsi_schedule_instance inst = {.temp_bytes = temp_bytes, .n_units = n, .units = out->units};
     ATSI_TRY(atsi_scheduler_create(n, &out->scheduler, err));
     return atsi_scheduler_run(out->scheduler, &inst, policy, NULL, &out->schedule, err);

@@ -133,8 +133,9 @@ static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_l
                        const struct atsi_scales *scales, const struct atsi_unit_factors *factors) {
     uint64_t temp_bytes = d->plan.limits.temp_bytes;
     struct atsi_scales contended = atsi_scales_contended(&d->plan, scales);
-    atsi_round_units(&d->plan, n_tokens, temp_bytes, n_tokens == 1 && use == ATSI_LINK_STREAMS ? &contended : scales,
-                     d->units);
+    bool contends = n_tokens == 1 && use == ATSI_LINK_STREAMS;
+    atsi_round_units(&d->plan, n_tokens, temp_bytes, contends ? &contended : scales, d->units);
+    if (contends) atsi_units_read_in_place(&d->plan, d->units);
     for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         d->units[u].home = d->homes[u];
         if (factors) {

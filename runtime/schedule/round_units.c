@@ -63,3 +63,10 @@ void atsi_round_units(const struct atsi_plan *plan, uint32_t n_tokens, uint64_t 
                                                .home = u->backend};
     }
 }
+
+void atsi_units_read_in_place(const struct atsi_plan *plan, struct atsi_schedule_unit *units) {
+    const struct atsi_contention *c = &plan->contention;
+    for (uint32_t i = 0; i < plan->program.n_units; i++)
+        if (atsi_unit_runs_in_place(&plan->program.units[i], 1))
+            units[i].transfer_us *= c->link_in_place / c->link_beside_cpu;
+}

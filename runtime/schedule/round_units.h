@@ -37,6 +37,9 @@ struct atsi_scales {
 // The same for a decode round whose CPU units run beside copies of weights: both sides are slower for it (plan->contention).
 struct atsi_scales atsi_scales_contended(const struct atsi_plan *plan, const struct atsi_scales *scales);
 
+// Units of a decode round that streams, filled with contended scales: those that run in place are read more slowly than copies go.
+void atsi_units_read_in_place(const struct atsi_plan *plan, struct atsi_schedule_unit *units);
+
 // Fills units[n_units] for a round of n_tokens with `temp_bytes` of temporary region. Times: decode_times for one token; for
 // more, prefill_times in proportion to the chunk, but never below a decode round's (launches and weights are paid whatever
 // the number of tokens). The plan has both. transfer_us is that of what is absent. scales NULL: as profiled.
