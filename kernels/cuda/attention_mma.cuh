@@ -256,15 +256,17 @@ __device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4]
 
 // x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time through a ring of its own in shared memory: copies run n_stages
 // steps ahead.
+// Its predecessor is heads_kernel, which lets it start when all before that is complete: only the rows of this round are still to come, so
+// blocks that see earlier ones alone load their first steps before they wait.
 template <int D, enum atsi_dtype KV>
 __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_args a, int n_stages) {
-    begin_kernel();
+    start_successor();
     constexpr int WARPS = SPLIT_WARPS<D>;
     constexpr bool NATURAL = KV == ATSI_F16; // order of elements: element_of
     extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
-    int first_pos = a.round->first_pos;
+    int first_pos = __ldcg(&a.round->first_pos);
     int begin = first_seen(a, first_pos + first_row / a.group);
     int last = first_pos + (min(first_row + 16, n_rows) - 1) / a.group;
     constexpr int STRIDE = SPLIT_KEYS * WARPS;
@@ -276,6 +278,7 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
         uint64_t head = ((uint64_t)(row / a.group) * a.n_kv_heads + kv_head) * a.group + row % a.group;
         return a.partial + (head * a.n_splits + blockIdx.y) * (D + 2);
     };
+    if (begin > last || last >= first_pos) wait_for_predecessor();
     if (begin > last) {
         int row = first_row + (int)threadIdx.x;
         if (threadIdx.x < 16 && row < n_rows) {
@@ -297,6 +300,7 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     row_state<D> r;
     uint32_t q[D / 16][4];
     clear_rows(r);
+    wait_for_predecessor();
     load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
     for (; key <= last; key += STRIDE) {
         copy_wait_but(n_stages - 1);

@@ -34,9 +34,9 @@ __device__ inline float block_sum(float v, float *partial) {
 // ---- overlapping launches ---------------------------------------------------------------------------------------------------
 //
 // From compute capability 9.0 on a kernel may be started while the one before it in the stream still runs (programmatic dependent
-// launch): its blocks take their places and load what no kernel writes. Every kernel calls start_successor() first thing and
-// wait_for_predecessor() before it reads or writes anything that other kernels touch; when that returns, all kernels before it
-// are complete.
+// launch): its blocks take their places and load what no kernel writes. Kernels call start_successor() first thing, those that say so
+// behind their own wait (waiting.h), and wait_for_predecessor() before they read or write anything that other kernels touch; when that
+// returns, all kernels before it are complete.
 
 __device__ inline void start_successor() {
 #if __CUDA_ARCH__ >= 900

@@ -260,13 +260,24 @@ static enum atsi_status copy_to_host(struct atsi_stream *s, void *host, const vo
                       "copying from the GPU", err);
 }
 
+// Copies of few rows wait for others, and for the mark behind them (waiting.h).
+static enum atsi_status hold_copy(struct atsi_stream *s, const struct copy *c, struct atsi_error *err) {
+    struct waiting *w = ((struct cuda_stream *)s)->waiting;
+    if (waiting_has_copies(w) && copies_join(&w->copies, c)) return ATSI_OK;
+    ATSI_TRY(cuda_flush(s, err));
+    (void)copies_join(&w->copies, c); // alone: there is room
+    return ATSI_OK;
+}
+
 static enum atsi_status copy_rows(struct atsi_stream *s, void *dst, uint32_t dst_stride, const void *src,
                                   uint32_t src_stride, uint32_t width, uint32_t n_rows, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
+    struct copy c = {(float *)dst, (const float *)src, NULL, dst_stride, src_stride, width, 1, n_rows, false};
     ATSI_TRY(cuda_healthy(d, err));
     if (n_rows == 0 || width == 0) return ATSI_OK;
-    ATSI_TRY(cuda_flush(s, err));
     forget_acts(d, dst, rows_bytes(dst_stride, width, n_rows));
+    if (n_rows <= VECTOR_ROWS) return hold_copy(s, &c, err);
+    ATSI_TRY(cuda_flush(s, err));
     launch_copy_rows(launch_stream_of(s), dst, dst_stride, src, src_stride, width, n_rows);
     return cuda_check(d, cudaGetLastError(), "copying activations", err);
 }
@@ -275,10 +286,13 @@ static enum atsi_status copy_slots(struct atsi_stream *s, void *dst, uint32_t ds
                                    uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine,
                                    bool to_device, uint32_t n_rows, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
+    struct copy c = {(float *)dst, (const float *)src, mine, dst_stride, src_stride, slot_width, n_slots,
+                     n_rows,       to_device};
     ATSI_TRY(cuda_healthy(d, err));
     if (n_rows == 0 || n_slots == 0 || slot_width == 0) return ATSI_OK;
-    ATSI_TRY(cuda_flush(s, err));
     forget_acts(d, dst, rows_bytes(dst_stride, n_slots * slot_width, n_rows));
+    if (n_rows <= VECTOR_ROWS) return hold_copy(s, &c, err);
+    ATSI_TRY(cuda_flush(s, err));
     launch_copy_slots(launch_stream_of(s), dst, dst_stride, src, src_stride, slot_width, n_slots, mine, to_device,
                       n_rows);
     return cuda_check(d, cudaGetLastError(), "copying experts' results", err);

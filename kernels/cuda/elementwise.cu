@@ -1,5 +1,6 @@
 // elementwise.cu: operations that touch every element once: activations, gates, sums of two, row copies.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/waiting.h"
 
 namespace {
 
@@ -22,11 +23,14 @@ template <enum atsi_glu_act ACT> __device__ inline float glu(float gate, float u
     return (u + 1.0f) * g * sigmoid(alpha * g);
 }
 
-// Quantises its result on the way: a down projection reads it next.
+// Quantises its result on the way: a down projection reads it next. starts_late: waiting.h.
 template <enum atsi_glu_act ACT>
 __global__ void glu_kernel(const float *gate, uint32_t gate_stride, const float *up, uint32_t up_stride, float *out,
-                           uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit, acts_out acts) {
-    begin_kernel();
+                           uint32_t out_stride, uint32_t width, bool aligned, float alpha, float limit,
+                           bool starts_late, acts_out acts) {
+    if (!starts_late) start_successor();
+    wait_for_predecessor();
+    if (starts_late) start_successor();
     uint32_t i = first_element();
     uint64_t row = blockIdx.y;
     int n = i < width ? (int)(width - i) : 0;
@@ -126,7 +130,7 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call) {
                                                   : glu_kernel<ATSI_GLU_CLAMPED>;
     launch_overlapping(kernel, grid_of(y.width, x->n_rows), THREADS, 0, x->stream, (const float *)g.data, g.stride,
                        (const float *)u.data, u.stride, (float *)y.data, y.stride, y.width, aligned, p->alpha, p->limit,
-                       acts);
+                       x->waiting->before == EXPERTS_START_LATE, acts);
 }
 
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call) {

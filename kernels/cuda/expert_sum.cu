@@ -71,6 +71,7 @@ enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_ca
     a.width = y.width;
     a.n_slots = w.width;
     a.add = call->op->add;
+    a.inputs_are_final = x->waiting->before == EXPERTS_START_LATE;
     a.n_rows = x->n_rows;
     if (a.n_slots > SLOTS_MAX)
         return atsi_fail(err, ATSI_FAILED, "GPU: a sum of %u experts a token is not supported, at most %u", a.n_slots,

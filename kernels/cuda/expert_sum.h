@@ -11,6 +11,8 @@ struct expert_sum_args {
     float *out;
     uint32_t slots_stride, weights_stride, ids_stride, out_stride, width, n_slots;
     bool add;
+    bool
+        inputs_are_final; // no kernel that may still run when the launch starts writes weights, ids or, with `add`, out (waiting.h)
     int n_rows;
 };
 

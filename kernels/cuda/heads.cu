@@ -43,13 +43,13 @@ __device__ inline void prefetch_tables(const head_part &part, int lane) {
 // A warp a head. x: warps over the heads of all parts, y: token.
 template <enum atsi_dtype KV>
 __global__ void __launch_bounds__(HEAD_WARPS *WARP) heads_kernel(const __grid_constant__ heads_args a) {
-    start_successor();
     __shared__ __align__(16) float rows[HEAD_WARPS][HEAD_DIM_MAX];
     int lane = threadIdx.x % WARP, token = blockIdx.y, p = 0;
     uint32_t head = blockIdx.x * HEAD_WARPS + threadIdx.x / WARP;
     for (; p < a.n_parts && head >= a.parts[p].n_heads; p++) head -= a.parts[p].n_heads;
     if (p < a.n_parts) prefetch_tables(a.parts[p], lane);
     wait_for_predecessor();
+    start_successor(); // behind the wait: attention counts on it (split_kernel)
     if (p == a.n_parts) return;
     const head_part &part = a.parts[p];
     float *row = rows[threadIdx.x / WARP];

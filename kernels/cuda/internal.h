@@ -108,12 +108,13 @@ void launch_glu(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_gate(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_add(struct launch_ctx *x, const struct atsi_op_call *call);
 void launch_select(struct launch_ctx *x, const struct atsi_op_call *call);
-enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 void launch_copy_rows(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src, uint32_t src_stride,
                       uint32_t width, uint32_t n_rows);
 void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stride, const void *src,
                        uint32_t src_stride, uint32_t slot_width, uint32_t n_slots, const int32_t *mine, bool to_device,
                        uint32_t n_rows);
+// expert_sum.cu
+enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 // fetch.cu
 cudaError_t load_fetch(void);
 void launch_fetch_experts(struct launch_stream stream, const struct atsi_op_call *call);

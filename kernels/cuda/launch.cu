@@ -55,6 +55,7 @@ static enum atsi_status dispatch(struct launch_ctx *x, const struct atsi_op_call
 enum atsi_status cuda_flush(struct atsi_stream *s, struct atsi_error *err) {
     struct cuda_stream *stream = (struct cuda_stream *)s;
     waiting_launch(stream->waiting, launch_stream_of(s));
+    stream->waiting->before = NONE_STARTS_LATE;
     return cuda_check(cuda_device_of(s->device), cudaGetLastError(), "launching", err);
 }
 
@@ -77,15 +78,18 @@ static bool joins_heads(struct launch_ctx *x, const struct atsi_op_call *call) {
 static bool joins(struct launch_ctx *x, const struct atsi_op_call *call) {
     struct waiting *w = x->waiting;
     if (waiting_has_heads(w)) return joins_heads(x, call);
+    if (waiting_has_copies(w)) return false;
     if (waiting_has_sum(w)) {
         if (!norm_launch_with_sum(x, &w->sum, call)) return false;
         w->sum.n_rows = 0;
+        w->before = NONE_STARTS_LATE;
         return true;
     }
     if (w->scores.n_in == 0) return product_waits_for_router(x, call);
     if (!router_launch_with_scores(x, &w->scores, &w->norm, call, router_counter(x->device))) return false;
     w->scores.n_in = 0;
     w->norm.n_rows = 0;
+    w->before = NONE_STARTS_LATE;
     return true;
 }
 
@@ -99,11 +103,16 @@ enum atsi_status cuda_launch(struct atsi_stream *s, const struct atsi_op_call *c
     if (x.n_rows <= 0) return ATSI_OK;
     forget_outputs(d, call, (uint32_t)x.n_rows);
     if (joins(&x, call)) return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
-    if (x.waiting->heads.n_parts > 0 && passes_heads(&x, call))
-        waiting_launch_products(x.waiting, x.stream);
-    else
-        ATSI_TRY(cuda_flush(s, err));
+    struct waiting *w = stream->waiting;
+    if (w->heads.n_parts > 0 && passes_heads(&x, call)) {
+        waiting_launch_products(w, x.stream);
+        w->before = NONE_STARTS_LATE;
+    } else {
+        waiting_launch(w, x.stream);
+    }
     ATSI_TRY(dispatch(&x, call, err));
+    bool late = call->op->kind == ATSI_OP_GLU && w->before == EXPERTS_START_LATE;
+    if (!waiting_has_any(w)) w->before = late ? GLU_STARTS_LATE : NONE_STARTS_LATE;
     return cuda_check(d, cudaGetLastError(), atsi_op_name(call->op->kind), err);
 }
 
@@ -132,8 +141,8 @@ uint64_t cuda_scratch_bytes(const struct atsi_program *p, uint32_t n_tokens_max,
 
 // A program loads the kernels of its own types only: modules take memory on the card.
 static cudaError_t load_all(const struct cuda_device *d, const struct atsi_program *p) {
-    cudaError_t (*const parts[])(void) = {load_elementwise, load_expert_sum, load_fetch,     load_norm,
-                                          load_heads,       load_router,     load_recurrent, load_marks};
+    cudaError_t (*const parts[])(void) = {load_elementwise, load_expert_sum, load_fetch, load_norm,  load_heads,
+                                          load_router,      load_recurrent,  load_marks, load_copies};
     cudaError_t status = cudaSuccess;
     for (cudaError_t (*load)(void) : parts)
         if (status == cudaSuccess) status = load();

@@ -1,19 +1,14 @@
 // marks.cu: words by which streams that run ahead of the host, and the host, wait for each other.
-#include "kernels/cuda/internal.h"
+#include "kernels/cuda/marks.cuh"
+#include "kernels/cuda/waiting.h"
 
 // Ordinary launches: what stands before in the stream is complete, and its writes are visible to this thread, which hands
 // them on to the host.
-__device__ inline int32_t mark_value(const int32_t *base, int32_t offset) {
-    return (int32_t)((base ? (uint32_t)*base : 0) + (uint32_t)offset);
-}
+__global__ void post_mark_kernel(mark m) { post_here(m); }
 
-__global__ void post_mark_kernel(volatile int32_t *word, const int32_t *base, int32_t offset) {
-    __threadfence_system();
-    *word = mark_value(base, offset);
-}
-
-__global__ void await_mark_kernel(const volatile int32_t *word, const int32_t *base, int32_t offset) {
-    uint32_t value = (uint32_t)mark_value(base, offset);
+__global__ void await_mark_kernel(mark m) {
+    const volatile int32_t *word = m.word;
+    uint32_t value = (uint32_t)value_of(m);
     while ((int32_t)((uint32_t)*word - value) < 0) __nanosleep(100); // atsi_mark_reached
     __threadfence_system();
 }
@@ -26,9 +21,15 @@ cudaError_t load_marks(void) {
 enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
                                 struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
+    struct waiting *w = ((struct cuda_stream *)s)->waiting;
+    struct mark posted = {(int32_t *)word_dev, base_dev, offset};
     ATSI_TRY(cuda_healthy(d, err));
-    ATSI_TRY(cuda_flush(s, err));
-    post_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((int32_t *)word_dev, base_dev, offset);
+    if (copies_launch_and_post(&w->copies, posted, launch_stream_of(s))) {
+        w->copies.n_parts = 0;
+    } else {
+        ATSI_TRY(cuda_flush(s, err));
+        post_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>(posted);
+    }
     return cuda_check(d, cudaGetLastError(), "posting a mark", err);
 }
 
@@ -38,6 +39,6 @@ enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, co
     ATSI_TRY(cuda_healthy(d, err));
     ATSI_TRY(cuda_flush(s, err));
     d->acts.data = NULL; // the host may write mapped rows meanwhile
-    await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>((const int32_t *)word_dev, base_dev, offset);
+    await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>({(int32_t *)word_dev, base_dev, offset});
     return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
 }

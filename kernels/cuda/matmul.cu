@@ -29,6 +29,7 @@ enum atsi_status quantised(struct launch_ctx *x, const struct atsi_rows_ref *in,
         if (!acts.q)
             return atsi_fail(err, ATSI_FAILED, "GPU: %d input rows of %u do not fit the prepared scratch memory",
                              x->n_rows, in->width);
+        x->waiting->before = NONE_STARTS_LATE;
         launch_overlapping(quantise_kernel, dim3(ceil_div(in->width, 4 * QUANTISE_THREADS), x->n_rows),
                            QUANTISE_THREADS, 0, x->stream, (const float *)in->data, in->stride, in->width,
                            rows_aligned(*in), acts);
@@ -191,6 +192,7 @@ enum atsi_status run_tiled(struct launch_ctx *x, const struct product *p, const 
     struct acts in = {};
     ATSI_TRY(quantised(x, &p->call->in[0], &in, err));
     struct tiled_args a = tiled_args_of(x, p, in);
+    a.ids_are_final = x->waiting->before == GLU_STARTS_LATE && !p->experts.fetched;
     if (p->as_vectors) {
         x->waiting->type = type;
         x->waiting->products = a;
@@ -241,9 +243,10 @@ enum atsi_status run_grid(struct launch_ctx *x, const struct product *p, enum at
     a.n_multiprocessors = x->device->n_multiprocessors;
     a.max_shared_bytes = x->device->max_shared_bytes;
     if (!grid_product(dtype, &a, x->stream))
-        return atsi_fail(err, ATSI_FAILED,
-                         "GPU: experts of type %s with %u columns do not fit this card (tensor %s): place them on the CPU",
-                         atsi_dtype_name(dtype), p->n_cols, call->tensor[0].info->name);
+        return atsi_fail(
+            err, ATSI_FAILED,
+            "GPU: experts of type %s with %u columns do not fit this card (tensor %s): place them on the CPU",
+            atsi_dtype_name(dtype), p->n_cols, call->tensor[0].info->name);
     return ATSI_OK;
 }
 

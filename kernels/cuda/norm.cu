@@ -42,15 +42,15 @@ struct sum_order {
 __device__ inline void put_in_order(sum_order &order, const expert_sum_args &s, uint64_t row) {
     uint32_t slot = threadIdx.x, rank = s.ids ? rank_of_slot(s.ids + row * s.ids_stride, s.n_slots, slot) : slot;
     order.slot[rank] = slot;
-    order.weight[rank] = s.weights[row * s.weights_stride + slot];
+    order.weight[rank] = __ldcg(s.weights + row * s.weights_stride + slot);
 }
 
-// A row's elements i .. i + 3, with the roundings of expert_sum_kernel: products are rounded before they are added.
-__device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i) {
+// A row's elements i .. i + 3, added to `old`, with the roundings of expert_sum_kernel: products are rounded before they are added.
+__device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i,
+                                      float4 old) {
     constexpr uint32_t AHEAD = 8; // slots whose loads are under way at once
     const float *slots = s.slots + row * s.slots_stride + i;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), old = sum;
-    if (s.add) old = *(const float4 *)(s.out + row * s.out_stride + i);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (uint32_t first = 0; first < s.n_slots; first += AHEAD) {
         float4 v[AHEAD];
 #pragma unroll
@@ -82,16 +82,22 @@ __global__ void __launch_bounds__(THREADS_MAX)
     float4 v[STEPS], weights[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) weights[step] = weights_at(a, (step * blockDim.x + threadIdx.x) * 4);
-    wait_for_predecessor();
+    if (!s.inputs_are_final) wait_for_predecessor();
     if (threadIdx.x < s.n_slots) put_in_order(order, s, row);
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
+        v[step] = s.add && i < a.group ? __ldcg((const float4 *)(s.out + row * s.out_stride + i))
+                                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
     __syncthreads();
+    wait_for_predecessor();
     float squares = 0.0f;
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
-        v[step] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (i >= a.group) continue;
-        v[step] = sum_of_slots(s, order, row, i);
+        v[step] = sum_of_slots(s, order, row, i, v[step]);
         *(float4 *)(s.out + row * s.out_stride + i) = v[step];
         squares += squares_of(v[step]);
     }

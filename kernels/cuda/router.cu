@@ -37,35 +37,46 @@ __device__ inline void warp_argmax(float &value, int &index) {
     }
 }
 
-// Moves a token's experts that are resident before the others; both groups keep their order. Returns how many they are. All lanes of the
-// warp call.
-template <int PER_LANE>
-__device__ inline int resident_first(const int32_t *slots, int32_t *ids, float *weights, int n_used) {
-    int lane = threadIdx.x, id[PER_LANE], n_resident = 0;
+// A token's slots: lane l keeps slots l, l + 32, ...; id -1 behind the last.
+template <int PER_LANE> struct chosen_slots {
+    int id[PER_LANE];
     float weight[PER_LANE];
-    unsigned resident[PER_LANE]; // a bit a lane
+    __device__ void clear() {
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++) {
+            id[k] = -1;
+            weight[k] = 0.0f;
+        }
+    }
+    __device__ void set(int slot, int expert, float score) {
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+            if (slot == (int)threadIdx.x + k * WARP) {
+                id[k] = expert;
+                weight[k] = score;
+            }
+    }
+};
+
+// Where a token's slots go: its experts that are resident before the others; both groups keep their order. Returns how many they are. All
+// lanes of the warp call.
+template <int PER_LANE>
+__device__ inline int resident_first(const int32_t *slots, const chosen_slots<PER_LANE> &chosen, int to[PER_LANE]) {
+    int n_resident = 0;
+    unsigned resident[PER_LANE], lower = (1u << threadIdx.x) - 1; // a bit a lane
 #pragma unroll
     for (int k = 0; k < PER_LANE; k++) {
-        int s = lane + k * WARP;
-        id[k] = s < n_used ? ids[s] : -1;
-        weight[k] = s < n_used ? weights[s] : 0.0f;
-        resident[k] = __ballot_sync(ALL_LANES, id[k] >= 0 && slots[id[k]] >= 0);
+        resident[k] = __ballot_sync(ALL_LANES, chosen.id[k] >= 0 && slots[chosen.id[k]] >= 0);
         n_resident += __popc(resident[k]);
     }
-    __syncwarp(); // all is read
     int first = 0, behind = n_resident;
 #pragma unroll
     for (int k = 0; k < PER_LANE; k++) {
-        unsigned lower = (1u << lane) - 1;
-        int to = resident[k] >> lane & 1 ? first + __popc(resident[k] & lower) : behind + __popc(~resident[k] & lower);
-        if (id[k] >= 0) {
-            ids[to] = id[k];
-            weights[to] = weight[k];
-        }
+        to[k] = resident[k] >> threadIdx.x & 1 ? first + __popc(resident[k] & lower)
+                                               : behind + __popc(~resident[k] & lower);
         first += __popc(resident[k]);
         behind += WARP - __popc(resident[k]);
     }
-    __syncwarp();
     return n_resident;
 }
 
@@ -100,7 +111,9 @@ template <int PER_LANE> __device__ inline void choose(const router_args &a, uint
         rank[k] = e < n_experts ? score[k] + (a.bias ? a.bias[e] : 0.0f) : -INFINITY;
         if (e < n_experts && !(rank[k] > -3e38f)) rank[k] = -3e38f; // below every number, above a taken expert
     }
-    float sum = 0.0f, chosen_score = 0.0f; // lane s keeps slot s's score, in rounds of 32 slots
+    float sum = 0.0f;
+    chosen_slots<PER_LANE> chosen;
+    chosen.clear();
     for (int s = 0; s < n_used; s++) {
         float best = -INFINITY;
         int index = EXPERTS_CAP;
@@ -122,23 +135,21 @@ template <int PER_LANE> __device__ inline void choose(const router_args &a, uint
         // The first slot holds the largest logit, unless a bias reordered them: `largest` serves as the offset either way.
         if (a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED) taken = expf(taken - largest);
         sum += taken;
-        if (lane == s % WARP) chosen_score = taken;
-        if (lane == 0) ids[s] = index;
-        if (s % WARP == WARP - 1 || s == n_used - 1) {
-            int slot = s / WARP * WARP + lane;
-            if (slot <= s) weights[slot] = chosen_score;
-        }
+        chosen.set(s, index, taken);
     }
-    __syncwarp();
     bool divide = a.p.normalise || a.p.score == ATSI_ROUTER_SOFTMAX_SELECTED;
-    for (int slot = lane; slot < n_used; slot += WARP)
-        weights[slot] = (divide ? weights[slot] / sum : weights[slot]) * a.p.scale;
-    int n_resident = a.slots ? resident_first<PER_LANE>(a.slots, ids, weights, n_used) : 0;
-    if (a.chosen)
-        for (int slot = lane; slot < n_used; slot += WARP) a.chosen[row * n_used + slot] = ids[slot];
-    if (a.mine)
-        for (int slot = lane; slot < n_used; slot += WARP)
-            a.mine[row * n_used + slot] = slot < a.gpu_slots[n_resident] ? ids[slot] : -1;
+    int to[PER_LANE], n_resident = 0;
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) to[k] = lane + k * WARP;
+    if (a.slots) n_resident = resident_first<PER_LANE>(a.slots, chosen, to);
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        if (chosen.id[k] < 0) continue;
+        ids[to[k]] = chosen.id[k];
+        weights[to[k]] = (divide ? chosen.weight[k] / sum : chosen.weight[k]) * a.p.scale;
+        if (a.chosen) a.chosen[row * n_used + to[k]] = chosen.id[k];
+        if (a.mine) a.mine[row * n_used + to[k]] = to[k] < a.gpu_slots[n_resident] ? chosen.id[k] : -1;
+    }
 }
 
 template <int PER_LANE> __global__ void router_kernel(const __grid_constant__ router_args a) {
@@ -208,8 +219,8 @@ __device__ inline bool is_last_block(uint32_t *n_done) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) ticket = atomicAdd(n_done, 1u);
     if (__shfl_sync(ALL_LANES, ticket, 0) != gridDim.x - 1) return false;
-    if (threadIdx.x % WARP == 0) *n_done = 0;
     __threadfence();
+    if (threadIdx.x % WARP == 0) *n_done = 0;
     return true;
 }
 
@@ -225,7 +236,7 @@ __device__ inline void finish(const float acc[BLOCK_ROWS], const scores_args &s,
 
 // x: BLOCK_ROWS experts.
 template <int PER_LANE>
-__global__ void __launch_bounds__(WARPS *WARP)
+__global__ void __launch_bounds__(WARPS *WARP, 1)
     scores_kernel(const __grid_constant__ scores_args s, const __grid_constant__ router_args a) {
     start_successor();
     score_rows<FEW_STEPS> rows(s);
@@ -257,7 +268,7 @@ template <int STEPS> __device__ inline float scale_of_row(const float4 v[STEPS],
     return norm_scale(lanes_sum(lane < STEPS * WARPS ? partial[lane] : 0.0f), n);
 }
 
-// The same of a row that every block norms for itself; the first writes it.
+// The same of a row that every block norms for itself, and of which it writes a step or none.
 template <int PER_LANE, int STEPS>
 __global__ void __launch_bounds__(WARPS *WARP, 1)
     norm_and_scores_kernel(const __grid_constant__ norm_args n, const __grid_constant__ scores_args s,
@@ -276,7 +287,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
 #pragma unroll
     for (int k = 0; k < STEPS; k++, column += STRIDE) {
         v[k] = normed(v[k], weights[k], scale);
-        if (blockIdx.x == 0) put_normed(n, 0, 0, column, v[k]);
+        if (blockIdx.x == k % gridDim.x) put_normed(n, 0, 0, column, v[k]);
         if (column < s.n_cols) add_products(acc, rows.ahead[k], v[k]);
     }
     finish<PER_LANE>(acc, s, a);

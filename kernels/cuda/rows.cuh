@@ -4,13 +4,16 @@
 
 #include "kernels/cuda/experts.h"
 
+// Past the multiprocessor's own cache, so that it may be read before the wait where it is final by then.
 __device__ inline int expert_of(const expert_args &e, uint32_t pair) {
-    return e.ids[(uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots];
+    return __ldcg(e.ids + (uint64_t)(pair / e.n_slots) * e.ids_stride + pair % e.n_slots);
 }
 // The slot of an expert in the blocks of resident ones, -1: none.
-__device__ inline int slot_of(const expert_args &e, int expert) { return e.slots ? e.slots[expert] : -1; }
+__device__ inline int slot_of(const expert_args &e, int expert) { return e.slots ? __ldcg(e.slots + expert) : -1; }
 // Its matrix in the whole tensor, or in what was fetched of it.
-__device__ inline int place_of(const expert_args &e, uint32_t pair, int expert) { return e.fetched ? (int)pair : expert; }
+__device__ inline int place_of(const expert_args &e, uint32_t pair, int expert) {
+    return e.fetched ? (int)pair : expert;
+}
 // That matrix, of `size` elements, or the one in the block.
 template <class T>
 __device__ inline const T *matrix_of(const T *tensor, const T *resident, uint64_t size, int place, int slot) {

@@ -23,6 +23,7 @@ struct tiled_args {
     struct acts in;
     uint32_t n_cols, n_in;
     struct expert_args experts;
+    bool ids_are_final; // with experts.ids: no kernel that may still run when the launch starts writes them (waiting.h)
     const int32_t *row_ids;                              // embed only: [n_in]
     const uint32_t *codebook;                            // grid types only
     int n_multiprocessors, max_shared_bytes, capability; // of the card

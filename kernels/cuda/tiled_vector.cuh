@@ -370,11 +370,15 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
     uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
     group_stream<W> stream;
-    start_successor();
-    if (N_IN == 1 && a.experts.ids) {
-        wait_for_predecessor();
+    bool by_expert = N_IN == 1 && a.experts.ids;
+    if (!by_expert) start_successor();
+    if (by_expert) {
+        if (!a.ids_are_final) wait_for_predecessor();
         int expert = expert_of(a.experts, blockIdx.y);
-        if (expert < 0) return;
+        if (expert < 0) {
+            wait_for_predecessor();
+            return;
+        }
         stream.place = expert_place(a.experts, expert);
         in_row = blockIdx.y / a.experts.in_divisor;
     }
@@ -386,6 +390,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
 #pragma unroll 1
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
     wait_for_predecessor();
+    start_successor(); // with experts only now: sums of experts count on it (waiting.h)
     lane_rows<W, N_IN> rows(a, in_row, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;

@@ -1,6 +1,7 @@
 // The kernels on a card: bytes or operations a second at the shapes of Qwen3-14B, Qwen3-30B-A3B and GPT-OSS-20B, beside the card's
 // copy bandwidth measured in the same run. Weights rotate through more memory than the L2 cache holds.
-//   bench_cuda [models|vectors|experts|attention|matrices|mapped|small|grids ...]      without a word: all
+//   bench_cuda [models|vectors|experts|attention|matrices|mapped|small|grids|handover ...]   without a word: all
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,38 +231,60 @@ static void bench_small(struct bench *b) {
     bench_mixture(b);
 }
 
-// What stands between the two sides' work for a token: a row and its experts' ids go to the host with a mark; behind the host's mark, which
-// is there already, half of eight slots come back.
-static void bench_handover(struct bench *b) {
+// What stands between the two sides' work for a token, in mapped memory.
+struct meeting {
+    int32_t marks[4], ids[8], mine[8];
+    float row[2048], slots[8 * 2048];
+};
+enum {
+    MEETING_WIDTH = 2048,
+    MEETING_SLOTS = 8
+};
+
+// there: a row and its experts' ids go to the host with a mark. back: behind the host's mark, which is there already, half of the slots
+// come back. A sum of two rows stands for the device's work in between.
+static void time_handover(struct bench *b, const char *what, char *mapped, const int32_t *mine, bool there, bool back) {
     enum {
-        WIDTH = 2048,
-        N_SLOTS = 8,
         N = 20
     };
-    struct {
-        int32_t marks[4], mine[N_SLOTS], ids[N_SLOTS];
-        float row[WIDTH], slots[N_SLOTS * WIDTH];
-    } * host;
-    void *memory = NULL, *mapped = NULL, *mine = NULL, *graph = NULL;
-    DO(b, host_alloc(b->d, sizeof *host, &memory, &mapped, &b->err));
-    DO(b, alloc(b->d, N_SLOTS * sizeof(int32_t), &mine, &b->err));
-    host = memory;
-    host->marks[1] = 1;
-    for (int i = 0; i < N_SLOTS; i++) host->mine[i] = i % 2 - 1;
-    DO(b, copy_to_device(b->s, mine, host->mine, sizeof host->mine, &b->err));
-    DO(b, stream_sync(b->s, &b->err));
-    char *at = mapped;
+    void *graph = NULL;
+    struct atsi_op add = {.kind = ATSI_OP_ADD};
+    struct atsi_op_call work = {.op = &add,
+                                .in = {rows(b->rows[1], MEETING_WIDTH), rows(b->rows[2], MEETING_WIDTH)},
+                                .out = {rows(b->rows[0], MEETING_WIDTH)}};
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < N; i++) {
-        DO(b, copy_rows(b->s, at + ((char *)host->row - (char *)host), WIDTH, b->rows[0], WIDTH, WIDTH, 1, &b->err));
-        DO(b, copy_rows(b->s, at + ((char *)host->ids - (char *)host), N_SLOTS, b->ids, N_SLOTS, N_SLOTS, 1, &b->err));
-        DO(b, post_mark(b->s, at, NULL, 1, &b->err));
-        DO(b, await_mark(b->s, at + sizeof(int32_t), NULL, 1, &b->err));
-        DO(b, copy_slots(b->s, b->rows[1], N_SLOTS * WIDTH, at + ((char *)host->slots - (char *)host), N_SLOTS * WIDTH,
-                         WIDTH, N_SLOTS, mine, true, 1, &b->err));
+        if (there) {
+            DO(b, copy_rows(b->s, mapped + offsetof(struct meeting, row), MEETING_WIDTH, b->rows[0], MEETING_WIDTH,
+                            MEETING_WIDTH, 1, &b->err));
+            DO(b, copy_rows(b->s, mapped + offsetof(struct meeting, ids), MEETING_SLOTS, b->ids, MEETING_SLOTS,
+                            MEETING_SLOTS, 1, &b->err));
+            DO(b, post_mark(b->s, mapped, NULL, 1, &b->err));
+        }
+        if (back) {
+            DO(b, await_mark(b->s, mapped + sizeof(int32_t), NULL, 1, &b->err));
+            DO(b, copy_slots(b->s, b->rows[1], MEETING_SLOTS * MEETING_WIDTH, mapped + offsetof(struct meeting, slots),
+                             MEETING_SLOTS * MEETING_WIDTH, MEETING_WIDTH, MEETING_SLOTS, mine, true, 1, &b->err));
+        }
+        launch(b, &work, 1);
     }
     DO(b, capture_end(b->s, &graph, &b->err));
-    printf("%-52s %9.1f us\n", "a row to the host and 4 slots of 2048 back", time_graph(b, graph, N));
+    printf("%-52s %9.1f us\n", what, time_graph(b, graph, N));
+}
+
+static void bench_handover(struct bench *b) {
+    void *memory = NULL, *mapped = NULL, *mine = NULL;
+    DO(b, host_alloc(b->d, sizeof(struct meeting), &memory, &mapped, &b->err));
+    DO(b, alloc(b->d, MEETING_SLOTS * sizeof(int32_t), &mine, &b->err));
+    struct meeting *host = memory;
+    host->marks[1] = 1;
+    for (int i = 0; i < MEETING_SLOTS; i++) host->mine[i] = i % 2 - 1;
+    DO(b, copy_to_device(b->s, mine, host->mine, sizeof host->mine, &b->err));
+    set_round(b, 1, 0);
+    time_handover(b, "handover: a sum of two rows alone", mapped, mine, false, false);
+    time_handover(b, "handover: a row of 2048 and ids to the host", mapped, mine, true, false);
+    time_handover(b, "handover: 4 slots of 2048 back", mapped, mine, false, true);
+    time_handover(b, "handover: both", mapped, mine, true, true);
     b->d->ops->free(b->d, mine);
     b->d->ops->host_free(b->d, memory);
 }

@@ -1,6 +1,7 @@
 // Operations that go in one launch with their neighbours: the same bits as alone where the order of sums is the same, the CPU's results
 // anyway.
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,4 +180,175 @@ void heads_in_order(void **state) {
     heads_case(s, ATSI_F32, ATSI_Q4_K, ATSI_F16, true, false);
     heads_case(s, ATSI_IQ3_S, ATSI_Q6_K, ATSI_F16, true, true);
     heads_case(s, ATSI_Q4_K, ATSI_F16, ATSI_Q8_0, true, false);
+}
+
+// ---- layers of experts ---------------------------------------------------------------------------------------------------
+
+enum {
+    LAYERS = 3,
+    EMBED = 512,
+    FFN = 256
+};
+
+// What the layers share, as those of a program do.
+struct layer_buffers {
+    int32_t h, logits, ids, weights, gate, up, slots, x, normed;
+};
+
+static struct atsi_op *experts_op(struct op_case *c, int32_t in, int32_t ids, int32_t out, int32_t weight,
+                                  struct atsi_experts_params params) {
+    add_op(c, ATSI_OP_EXPERTS, in, ids, out, weight);
+    struct atsi_op *op = &c->program.ops[c->program.n_ops - 1];
+    op->u.experts = params;
+    return op;
+}
+
+static void add_layer(struct op_case *c, const struct layer_buffers *b, enum atsi_dtype dtype, uint32_t n_experts,
+                      uint32_t n_used, struct test_random *r, struct quant_rng *rng) {
+    const struct atsi_experts_params wide = {n_experts, n_used, false}, narrow = {n_experts, n_used, true};
+    int32_t own = op_case_buffer(c, EMBED, ATSI_ROWS_TOKENS, false, r,
+                                 1.0f), // no choice hangs on another layer's roundings
+        out = op_case_buffer(c, 40, ATSI_ROWS_TOKENS, false, r, 1.0f);
+    add_op(c, ATSI_OP_RMS_NORM, own, ATSI_NONE, b->h, op_case_tensor(c, EMBED, 1, 1, r, 1.0f));
+    c->program.ops[c->program.n_ops - 1].u.norm = (struct atsi_norm_params){EMBED, 1e-6f};
+    add_op(c, ATSI_OP_MATMUL, b->h, ATSI_NONE, b->logits, op_case_tensor(c, EMBED, n_experts, 1, r, 0.1f));
+    add_op(c, ATSI_OP_ROUTER, b->logits, ATSI_NONE, b->ids, ATSI_NONE);
+    c->program.ops[c->program.n_ops - 1].out[1] = op_case_view(c, b->weights);
+    c->program.ops[c->program.n_ops - 1].u.router =
+        (struct atsi_router_params){n_experts, n_used, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    int32_t w[3];
+    for (int i = 0; i < 2; i++) w[i] = gpu_case_weight(c, dtype, EMBED, FFN, n_experts, QUANT_RANDOM, rng);
+    w[2] = gpu_case_weight(c, dtype, FFN, EMBED, n_experts, QUANT_RANDOM, rng);
+    experts_op(c, b->h, b->ids, b->gate, w[0], wide);
+    experts_op(c, b->h, b->ids, b->up, w[1], wide);
+    add_op(c, ATSI_OP_GLU, b->gate, b->up, b->gate, ATSI_NONE);
+    experts_op(c, b->gate, b->ids, b->slots, w[2], narrow);
+    add_op(c, ATSI_OP_EXPERT_SUM, b->slots, b->weights, b->x, ATSI_NONE);
+    c->program.ops[c->program.n_ops - 1].in[2] = op_case_view(c, b->ids);
+    c->program.ops[c->program.n_ops - 1].add = true;
+    add_op(c, ATSI_OP_RMS_NORM, b->x, ATSI_NONE, b->normed, op_case_tensor(c, EMBED, 1, 1, r, 1.0f));
+    c->program.ops[c->program.n_ops - 1].u.norm = (struct atsi_norm_params){EMBED, 1e-6f};
+    add_op(c, ATSI_OP_MATMUL, b->normed, ATSI_NONE, out, op_case_q8_0(c, EMBED, 40, r, 0.1f));
+}
+
+static void layers_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_experts, uint32_t n_used) {
+    enum {
+        TOKENS = 6
+    };
+    char what[80];
+    snprintf(what, sizeof what, "layers of experts %s, %u of %u", atsi_dtype_name(dtype), n_used, n_experts);
+    struct test_random r = {n_experts};
+    struct quant_rng rng = {(uint64_t)dtype + 5};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    const struct layer_buffers b = {.h = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .logits = op_case_buffer(&c, n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+                                    .weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .gate = op_case_buffer(&c, n_used * FFN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .up = op_case_buffer(&c, n_used * FFN, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .slots = op_case_buffer(&c, n_used * EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .x = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+                                    .normed = op_case_buffer(&c, EMBED, ATSI_ROWS_TOKENS, false, &r, 1.0f)};
+    for (int i = 0; i < LAYERS; i++) add_layer(&c, &b, dtype, n_experts, n_used, &r, &rng);
+    gpu_case_check(&c, s->device, (const uint32_t[]){1, 1, TOKENS}, 3, 2 * CODES_TOLERANCE, what);
+    op_case_free(&c);
+}
+
+void layers_of_experts(void **state) {
+    const struct suite *s = *state;
+    layers_case(s, ATSI_Q4_K, 16, 4);
+    if (s->small) return;
+    layers_case(s, ATSI_MXFP4, 32, 4);
+    layers_case(s, ATSI_Q6_K, 24, 8);
+    layers_case(s, ATSI_IQ3_S, 8, 2);
+    layers_case(s, ATSI_F16, 8, 3);
+}
+
+// ---- copies and marks ----------------------------------------------------------------------------------------------------
+
+enum {
+    WIDTH = 1028,
+    N_SLOTS = 5,
+    SLOT = 260,
+    N_ROUNDS = 200
+};
+
+// What lies in mapped memory.
+struct meeting {
+    int32_t from_host, from_device; // marks
+    int32_t mine[N_SLOTS];
+    float in[WIDTH], slots[N_SLOTS * SLOT], back[WIDTH], back_slots[N_SLOTS * SLOT];
+};
+
+// A round: the device waits for the host's mark, fetches a row and the slots that it lacks, hands back both and its mark.
+static void record_round(const struct suite *s, struct atsi_stream *stream, const struct meeting *host, char *mapped,
+                         float *dev, int32_t *dev_mine, const int32_t *base, struct atsi_error *err) {
+    const struct atsi_device_ops *ops = s->device->ops;
+#define AT(member) (mapped + ((const char *)host->member - (const char *)host))
+    check_ok(ops->await_mark(stream, mapped, base, 1, err), *err);
+    check_ok(ops->copy_rows(stream, dev, WIDTH, AT(in), WIDTH, WIDTH, 1, err), *err);
+    check_ok(ops->copy_rows(stream, dev_mine, N_SLOTS, AT(mine), N_SLOTS, N_SLOTS, 1, err), *err);
+    check_ok(ops->copy_slots(stream, dev + WIDTH, N_SLOTS * SLOT, AT(slots), N_SLOTS * SLOT, SLOT, N_SLOTS, dev_mine,
+                             true, 1, err),
+             *err);
+    check_ok(ops->copy_rows(stream, AT(back), WIDTH, dev, WIDTH, WIDTH, 1, err), *err);
+    check_ok(
+        ops->copy_rows(stream, AT(back_slots), N_SLOTS * SLOT, dev + WIDTH, N_SLOTS * SLOT, N_SLOTS * SLOT, 1, err),
+        *err);
+    check_ok(ops->post_mark(stream, mapped + sizeof(int32_t), base, 1, err), *err);
+#undef AT
+}
+
+static void fill_round(struct meeting *m, int round) {
+    for (int i = 0; i < WIDTH; i++) m->in[i] = (float)(round * 7 + i);
+    for (int i = 0; i < N_SLOTS * SLOT; i++) m->slots[i] = (float)(round * 11 + i);
+    for (int k = 0; k < N_SLOTS; k++) m->mine[k] = (round + k) % 3 == 0 ? k : -1;
+}
+
+static void check_round(const struct meeting *m, float *kept, int round) {
+    for (int k = 0; k < N_SLOTS; k++)
+        if (m->mine[k] < 0) memcpy(kept + k * SLOT, m->slots + k * SLOT, SLOT * sizeof *kept);
+    if (memcmp(m->back, m->in, sizeof m->in) != 0) fail_msg("round %d: the row came back otherwise", round);
+    if (memcmp(m->back_slots, kept, sizeof m->slots) != 0) fail_msg("round %d: the slots came back otherwise", round);
+}
+
+// Captured once and replayed, while host and device hand every round to and fro. Where launches block, the host's mark comes first.
+void copies_and_marks(void **state) {
+    const struct suite *s = *state;
+    const struct atsi_device_ops *ops = s->device->ops;
+    struct atsi_error err = {.status = ATSI_OK};
+    struct atsi_stream *stream = NULL;
+    void *host = NULL, *mapped = NULL, *graph = NULL, *memory[3] = {NULL};
+    static float kept[N_SLOTS * SLOT];
+    struct atsi_device_info info;
+    check_ok(ops->info(s->device, &info, &err), err);
+    check_ok(ops->stream_create(s->device, &stream, &err), err);
+    check_ok(ops->host_alloc(s->device, sizeof(struct meeting), &host, &mapped, &err), err);
+    check_ok(ops->alloc(s->device, sizeof(struct meeting), &memory[0], &err), err);
+    check_ok(ops->alloc(s->device, N_SLOTS * sizeof(int32_t), &memory[1], &err), err);
+    check_ok(ops->alloc(s->device, sizeof(int32_t), &memory[2], &err), err);
+    struct meeting *m = host;
+    memset(m, 0, sizeof *m);
+    memset(kept, 0, sizeof kept);
+    check_ok(ops->copy_to_device(stream, memory[0], m, sizeof *m, &err), err);
+    check_ok(ops->stream_sync(stream, &err), err);
+    check_ok(ops->capture_begin(stream, &err), err);
+    record_round(s, stream, m, mapped, memory[0], memory[1], memory[2], &err);
+    check_ok(ops->capture_end(stream, &graph, &err), err);
+    for (int32_t round = 0; round < (s->small ? 5 : N_ROUNDS); round++) {
+        check_ok(ops->copy_to_device(stream, memory[2], &round, sizeof round, &err), err);
+        check_ok(ops->stream_sync(stream, &err), err);
+        if (!info.launches_block) check_ok(ops->graph_launch(stream, graph, &err), err);
+        fill_round(m, round);
+        __atomic_store_n(&m->from_host, round + 1, __ATOMIC_RELEASE);
+        if (info.launches_block) check_ok(ops->graph_launch(stream, graph, &err), err);
+        while (__atomic_load_n(&m->from_device, __ATOMIC_ACQUIRE) != round + 1) sched_yield();
+        check_round(m, kept, round);
+    }
+    check_ok(ops->stream_sync(stream, &err), err);
+    ops->graph_destroy(s->device, graph);
+    for (int i = 0; i < 3; i++) ops->free(s->device, memory[i]);
+    ops->host_free(s->device, host);
+    ops->stream_destroy(stream);
 }

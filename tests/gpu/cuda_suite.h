@@ -46,6 +46,8 @@ void routers(void **state);
 void scores_and_routers(void **state);
 void sums_and_norms(void **state);
 void heads_in_order(void **state);
+void layers_of_experts(void **state);
+void copies_and_marks(void **state);
 // cuda_sequences.c
 void convolutions(void **state);
 void delta_rules(void **state);

@@ -192,6 +192,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(scores_and_routers, &suite),
         cmocka_unit_test_prestate(sums_and_norms, &suite),
         cmocka_unit_test_prestate(heads_in_order, &suite),
+        cmocka_unit_test_prestate(layers_of_experts, &suite),
+        cmocka_unit_test_prestate(copies_and_marks, &suite),
     };
     int n_failed = cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
     suite.device->ops->close(suite.device);
