@@ -21,7 +21,8 @@ enum {
 
 // Types that stand for others in the small form: one for each kind of kernel and of unpacking.
 static bool stands_for_others(enum atsi_dtype dtype) {
-    return dtype == ATSI_F16 || dtype == ATSI_Q8_0 || dtype == ATSI_IQ4_NL || dtype == ATSI_Q3_K || dtype == ATSI_IQ2_XXS;
+    return dtype == ATSI_F16 || dtype == ATSI_Q8_0 || dtype == ATSI_IQ4_NL || dtype == ATSI_Q3_K ||
+           dtype == ATSI_IQ2_XXS;
 }
 // Tokens of products that the kernels of matrices take, as few as possible in the small form.
 static uint32_t many_tokens(const struct suite *s, uint32_t large) { return s->small ? 9 : large; }
@@ -199,7 +200,8 @@ void divided_experts(void **state) {
     for (int i = 0; i < N_TYPES; i++)
         for (int k = 0; k < 3; k++) {
             const uint32_t n_tokens[] = {1, 5, many_tokens(s, 37)};
-            if (s->small && (k < 2 || !stands_for_others(TYPES[i]))) continue; // the last is run in rounds of few as well
+            if (s->small && (k < 2 || !stands_for_others(TYPES[i])))
+                continue; // the last is run in rounds of few as well
             struct division_case x = {.dtype = TYPES[i],
                                       .n_tokens = n_tokens[k],
                                       .n_experts = 6 + 2 * (uint32_t)i,
