@@ -17,25 +17,6 @@ struct grid_cut {
     uint32_t n_groups, n_parts;
 };
 
-// v[i] summed over the lanes, in lane i * 32 / N_SUMS and those behind it.
-__device__ inline float sums_of_lanes(float (&v)[N_SUMS]) {
-    int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int n = N_SUMS / 2, step = WARP / 2; step > 0; n /= 2, step /= 2) {
-        if (n == 0) {
-            v[0] += __shfl_xor_sync(ALL_LANES, v[0], step);
-            continue;
-        }
-        bool upper = lane & step;
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            float give = upper ? v[i] : v[i + n];
-            v[i] = (upper ? v[i + n] : v[i]) + __shfl_xor_sync(ALL_LANES, give, step);
-        }
-    }
-    return v[0];
-}
-
 // A block of weights: the lane's octet, and a scale that it works out.
 template <class G> struct block_data {
     typename G::octet octet;
@@ -129,7 +110,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
                 multiply<G>(acc + r * N_IN, w, in, lookup, lane);
             }
         }
-        float sum = sums_of_lanes(acc);
+        float sum = sums_of_lanes<WARP>(acc);
         if (lane % (WARP / N_SUMS) == 0) partial[i * N_SUMS + lane / (WARP / N_SUMS)] = sum;
     }
     __syncthreads();

@@ -121,25 +121,6 @@ template <class S, class SHAPE> struct unit_stream {
     }
 };
 
-// v[i] summed over LANES neighbours, in their lane i * LANES / PIECES and those behind it.
-template <int LANES> __device__ inline float sums_of_pieces(float (&v)[PIECES]) {
-    int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int n = PIECES / 2, step = LANES / 2; step > 0; n /= 2, step /= 2) {
-        if (n == 0) {
-            v[0] += __shfl_xor_sync(ALL_LANES, v[0], step);
-            continue;
-        }
-        bool upper = lane & step;
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            float give = upper ? v[i] : v[i + n];
-            v[i] = (upper ? v[i + n] : v[i]) + __shfl_xor_sync(ALL_LANES, give, step);
-        }
-    }
-    return v[0];
-}
-
 // n units are dealt to the first n_warps of WARPS warps, at most as many: warp w takes those from first_unit(w) to the next warp's.
 template <int WARPS> struct unit_deal {
     uint32_t n, n_warps;
@@ -211,7 +192,7 @@ __global__ void __launch_bounds__(SHAPE::WARPS *WARP, 1)
         if (unit == end || stream.group != group) {
             constexpr int HOLDERS = SHAPE::LANES / PIECES; // lanes that hold the same sum
             uint32_t part = warp - deal.warp_of(group * stream.n_column_units), i = lane % SHAPE::LANES / HOLDERS;
-            float sum = sums_of_pieces<SHAPE::LANES>(acc);
+            float sum = sums_of_lanes<SHAPE::LANES>(acc);
             if (lane % HOLDERS == 0)
                 partial[(group * cut.n_parts + part) * SHAPE::ROWS + i * SHAPE::PIECE_ROWS + lane / SHAPE::LANES] = sum;
 #pragma unroll

@@ -371,4 +371,23 @@ static_assert(offsetof(struct atsi_block_iq2_xs, scales) == 66 && offsetof(struc
                   offsetof(struct atsi_block_iq1_m, scales) == 48,
               "places within blocks");
 
+// v[i] summed over LANES neighbours, in their lane i * LANES / N and those behind it. N is a power of two, at most LANES.
+template <int LANES, int N> __device__ inline float sums_of_lanes(float (&v)[N]) {
+    int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int n = N / 2, step = LANES / 2; step > 0; n /= 2, step /= 2) {
+        if (n == 0) {
+            v[0] += __shfl_xor_sync(ALL_LANES, v[0], step);
+            continue;
+        }
+        bool upper = lane & step;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float give = upper ? v[i] : v[i + n];
+            v[i] = (upper ? v[i + n] : v[i]) + __shfl_xor_sync(ALL_LANES, give, step);
+        }
+    }
+    return v[0];
+}
+
 #endif
