@@ -337,21 +337,30 @@ static const struct atsi_slot_division *division_of(const struct builder *b, uin
     return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
 }
 
+// There is a place for the experts of one operation, until it has run.
+static bool is_fetch_place_taken(const struct builder *b) {
+    for (uint32_t u = b->i_unit + 1; u < b->p->n_units; u++)
+        if (b->fetched[u]) return true;
+    return false;
+}
+
 // The last products behind the router that runs on the GPU with all slots: what they read over the link is brought as soon as the
 // router is known, before anything else is computed.
 static void fetch_last_products(struct builder *b) {
     const struct atsi_slot_division *d = division_of(b, b->i_unit);
     int32_t router_unit = b->p->units[b->i_unit].router_unit;
-    for (uint32_t u = b->i_unit + 1; d && d->last_on_gpu && b->params->can_fetch && u < b->p->n_units; u++) {
+    if (!d || !d->last_on_gpu || !b->params->can_fetch || is_fetch_place_taken(b)) return;
+    for (uint32_t u = b->i_unit + 1; u < b->p->n_units; u++) {
         const struct atsi_unit *unit = &b->p->units[u];
         bool moved = b->sides[u] != b->params->backends[u];
-        if (unit->router_unit != router_unit || unit->kind != ATSI_UNIT_EXPERTS || !moved || b->fetched[u]) continue;
+        if (unit->router_unit != router_unit || unit->kind != ATSI_UNIT_EXPERTS || !moved) continue;
         const struct atsi_op *op = atsi_unit_find_op(b->p, unit, ATSI_OP_EXPERTS);
+        if (!op || !op->u.experts.in_per_slot) continue;
         struct atsi_step s = {.op = (uint32_t)(op - b->p->ops), .backend = ATSI_GPU, .end = out_columns(op)};
-        if (!op->u.experts.in_per_slot) continue;
         s.promoted = s.fetches = b->fetched[u] = true;
         fetch(b, read_part(b->p, &s, 1), ATSI_GPU);
         add_step(b, s);
+        return;
     }
 }
 
@@ -438,6 +447,8 @@ static bool joins(const struct builder *b, uint32_t i_unit, const struct sharing
     if (i_unit >= b->p->n_units || u->kind != ATSI_UNIT_EXPERTS || u[-1].kind != ATSI_UNIT_EXPERTS) return false;
     if (u->router_unit == ATSI_NONE || u->router_unit != u[-1].router_unit || b->columns[i_unit] == 0) return false;
     if (!can_share(b->p, i_unit, s) || s->first_divided > s->first || before->end_divided < before->end) return false;
+    if (b->p->ops[s->first_divided].kind != ATSI_OP_EXPERTS || b->p->ops[before->first_divided].kind != ATSI_OP_EXPERTS)
+        return false; // only by its unit's word
     if (slots_of(b, i_unit, s) != slots_of(b, i_unit - 1, before)) return false;
     if (steps->n + s->end_divided - s->first > MAX_JOINED_OPS) return false;
     for (uint32_t i = s->first; i < s->end_divided; i++)
