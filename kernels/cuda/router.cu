@@ -338,11 +338,12 @@ bool router_may_join(enum atsi_dtype dtype, const struct plain_args *s) {
            s->n_cols % 4 == 0 && ((uintptr_t)s->weight | (uintptr_t)s->in) % 16 == 0;
 }
 
-// The first block's result must not meet the others' input.
-static bool can_norm(const struct norm_args *n) {
-    const struct atsi_rows_ref in = {(void *)n->in, n->in_stride, n->width}, out = {n->out, n->out_stride, n->width};
+// What the first block writes must not meet the others' input.
+static bool can_norm(const struct norm_args *n, const struct plain_args *scores) {
+    const struct atsi_rows_ref in = {(void *)n->in, n->in_stride, n->width}, out = {n->out, n->out_stride, n->width},
+                               scored = {scores->out, scores->n_out, scores->n_out};
     return n->aligned && !n->add && n->group == n->width && n->width <= MANY_STEPS * STRIDE &&
-           !rows_overlap(in, out, 1);
+           !rows_overlap(in, out, 1) && !rows_overlap(in, scored, 1);
 }
 
 bool router_launch_with_scores(struct launch_ctx *x, const struct plain_args *p, const struct norm_args *norm,
@@ -351,7 +352,7 @@ bool router_launch_with_scores(struct launch_ctx *x, const struct plain_args *p,
         call->op->u.router.n_experts != p->n_out)
         return false;
     scores_args s = {(const float *)p->weight, p->bias, p->in, p->out, p->n_out, p->n_cols, counter};
-    bool norms = norm->n_rows > 0 && can_norm(norm);
+    bool norms = norm->n_rows > 0 && can_norm(norm, p);
     if (norm->n_rows > 0 && !norms) norm_launch(norm, x->stream);
     dim3 grid(ceil_div(p->n_out, BLOCK_ROWS));
     if (norms) {
