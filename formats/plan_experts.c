@@ -107,12 +107,6 @@ static enum atsi_status read_ids(const cJSON *array, uint32_t n_experts, struct 
     return status;
 }
 
-static uint32_t count_ops(const struct atsi_program *p, const struct atsi_unit *u, enum atsi_op_kind kind) {
-    uint32_t n = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) n += p->ops[i].kind == kind;
-    return n;
-}
-
 // The router whose ids operation i_op reads: the last one before it that writes them (atsi_program_check has seen to it that there is one).
 static uint32_t router_of_ids(const struct atsi_program *p, uint32_t i_op) {
     int32_t buffer = p->ops[i_op].in[1].buffer;
@@ -124,13 +118,13 @@ static uint32_t router_of_ids(const struct atsi_program *p, uint32_t i_op) {
 // and these are of that router.
 static enum atsi_status check_users(const struct atsi_program *p, uint32_t router_unit, struct atsi_error *err) {
     const struct atsi_unit *r = &p->units[router_unit];
-    if (count_ops(p, r, ATSI_OP_ROUTER) != 1 || count_ops(p, r, ATSI_OP_EXPERTS) > 0)
+    if (atsi_unit_count_ops(p, r, ATSI_OP_ROUTER) != 1)
         return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: unit %s holds more than its router", MEMBER, r->name);
     for (uint32_t u = 0; u < p->n_units; u++) {
         const struct atsi_op *op = atsi_unit_experts_op(p, &p->units[u]);
         if (!op || p->units[u].router_unit != (int32_t)router_unit) continue;
         uint32_t router = router_of_ids(p, (uint32_t)(op - p->ops));
-        if (count_ops(p, &p->units[u], ATSI_OP_EXPERTS) > 1 || atsi_program_unit_of(p, router) != router_unit)
+        if (atsi_program_unit_of(p, router) != router_unit)
             return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s: unit %s uses other experts than its router's", MEMBER,
                              p->units[u].name);
         if (op->u.experts.n_experts != p->ops[router].u.router.n_experts)

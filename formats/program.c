@@ -84,6 +84,12 @@ const struct atsi_op *atsi_unit_find_op(const struct atsi_program *p, const stru
     return NULL;
 }
 
+uint32_t atsi_unit_count_ops(const struct atsi_program *p, const struct atsi_unit *u, enum atsi_op_kind kind) {
+    uint32_t n = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) n += p->ops[i].kind == kind;
+    return n;
+}
+
 uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op) {
     uint32_t low = 0, high = p->n_units - 1;
     while (low < high) {

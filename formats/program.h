@@ -202,7 +202,7 @@ struct atsi_unit {
     int32_t layer; // -1 outside the layers
     uint32_t first_op, n_ops;
     uint64_t weight_bytes;     // packed bytes of all its tensors
-    int32_t router_unit;       // EXPERTS: the unit that holds its router, else ATSI_NONE
+    int32_t router_unit;       // EXPERTS (one operation on experts, no other product): holds its router, else ATSI_NONE
     enum atsi_backend backend; // the static placement
 };
 
@@ -238,6 +238,7 @@ enum atsi_status atsi_program_check(const struct atsi_program *p, struct atsi_er
 // The first operation of a kind in a unit, NULL when it has none.
 const struct atsi_op *atsi_unit_find_op(const struct atsi_program *p, const struct atsi_unit *u,
                                         enum atsi_op_kind kind);
+uint32_t atsi_unit_count_ops(const struct atsi_program *p, const struct atsi_unit *u, enum atsi_op_kind kind);
 
 // The unit that operation i_op belongs to, of a program that has passed the check: units cover the operations in order.
 uint32_t atsi_program_unit_of(const struct atsi_program *p, uint32_t i_op);

@@ -345,6 +345,14 @@ static uint64_t unit_weight_bytes(const struct atsi_program *p, const struct ats
     return bytes;
 }
 
+// Experts stand behind a unit with a router, and what is divided of them are the experts' slots: no other product is among them.
+static bool router_fits_kind(const struct atsi_program *p, const struct atsi_unit *u) {
+    uint32_t n_experts = atsi_unit_count_ops(p, u, ATSI_OP_EXPERTS);
+    if (u->kind != ATSI_UNIT_EXPERTS) return u->router_unit == ATSI_NONE && n_experts == 0;
+    return u->router_unit != ATSI_NONE && atsi_unit_count_ops(p, &p->units[u->router_unit], ATSI_OP_ROUTER) > 0 &&
+           n_experts == 1 && atsi_unit_count_ops(p, u, ATSI_OP_MATMUL) == 0;
+}
+
 static enum atsi_status check_units(const struct atsi_program *p, struct atsi_error *err) {
     uint32_t next_op = 0;
     for (uint32_t i = 0; i < p->n_units; i++) {
@@ -355,6 +363,9 @@ static enum atsi_status check_units(const struct atsi_program *p, struct atsi_er
         if ((unsigned)u->kind > ATSI_UNIT_HEAD || (unsigned)u->backend > ATSI_GPU || u->router_unit < ATSI_NONE ||
             u->router_unit >= (int32_t)i)
             return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: bad kind, backend or router unit", u->name);
+        if (!router_fits_kind(p, u))
+            return atsi_fail(err, ATSI_BAD_INPUT,
+                             "program: unit %s: its kind, its router unit and its ops do not agree", u->name);
         uint64_t bytes = unit_weight_bytes(p, u);
         if (bytes != u->weight_bytes)
             return atsi_fail(err, ATSI_BAD_INPUT, "program: unit %s: %llu weight bytes stated, its tensors have %llu",

@@ -332,7 +332,7 @@ static enum atsi_backend side_after(const struct builder *b, uint32_t i_unit, co
 // How the slots of a unit's experts are divided token by token; NULL: they are not.
 static const struct atsi_slot_division *division_of(const struct builder *b, uint32_t i_unit) {
     const struct atsi_unit *u = &b->p->units[i_unit];
-    if (!b->out->divisions || u->kind != ATSI_UNIT_EXPERTS || u->router_unit == ATSI_NONE) return NULL;
+    if (!b->out->divisions || u->kind != ATSI_UNIT_EXPERTS) return NULL;
     const struct atsi_slot_division *d = &b->out->divisions[u->router_unit];
     return d->n_used > 0 && b->sides[u->router_unit] == ATSI_GPU ? d : NULL;
 }
@@ -355,7 +355,7 @@ static void fetch_last_products(struct builder *b) {
         bool moved = b->sides[u] != b->params->backends[u];
         if (unit->router_unit != router_unit || unit->kind != ATSI_UNIT_EXPERTS || !moved) continue;
         const struct atsi_op *op = atsi_unit_find_op(b->p, unit, ATSI_OP_EXPERTS);
-        if (!op || !op->u.experts.in_per_slot) continue;
+        if (!op->u.experts.in_per_slot) continue;
         struct atsi_step s = {.op = (uint32_t)(op - b->p->ops), .backend = ATSI_GPU, .end = out_columns(op)};
         s.promoted = s.fetches = b->fetched[u] = true;
         fetch(b, read_part(b->p, &s, 1), ATSI_GPU);
@@ -445,10 +445,8 @@ static bool joins(const struct builder *b, uint32_t i_unit, const struct sharing
                   const struct shared_steps *steps, struct sharing *s) {
     const struct atsi_unit *u = &b->p->units[i_unit];
     if (i_unit >= b->p->n_units || u->kind != ATSI_UNIT_EXPERTS || u[-1].kind != ATSI_UNIT_EXPERTS) return false;
-    if (u->router_unit == ATSI_NONE || u->router_unit != u[-1].router_unit || b->columns[i_unit] == 0) return false;
+    if (u->router_unit != u[-1].router_unit || b->columns[i_unit] == 0) return false;
     if (!can_share(b->p, i_unit, s) || s->first_divided > s->first || before->end_divided < before->end) return false;
-    if (b->p->ops[s->first_divided].kind != ATSI_OP_EXPERTS || b->p->ops[before->first_divided].kind != ATSI_OP_EXPERTS)
-        return false; // only by its unit's word
     if (slots_of(b, i_unit, s) != slots_of(b, i_unit - 1, before)) return false;
     if (steps->n + s->end_divided - s->first > MAX_JOINED_OPS) return false;
     for (uint32_t i = s->first; i < s->end_divided; i++)

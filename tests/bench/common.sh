@@ -14,6 +14,18 @@ trap '[ -n "${KEEP:-${PREPARE:-}}" ] || rm -rf "$WORK"' EXIT # what one call has
 say() { printf '== +%d s  %s\n' $SECONDS "$*"; }
 time_is_left() { [ $SECONDS -lt "${SECONDS_LEFT:-100000}" ] || { say "no time left: $*"; return 1; }; }
 
+# each_model "SHAPE OPTIONS..."...: `one SHAPE OPTIONS...` for each while there is time; fails when one of them has.
+each_model() {
+    local words n_bad=0
+    for words; do
+        time_is_left "$words" || break
+        # shellcheck disable=SC2086
+        one $words || n_bad=$((n_bad + 1))
+    done
+    say "$n_bad failed"
+    [ $n_bad -eq 0 ]
+}
+
 # ids N VOCAB FILE [SEED]: N token ids, the same every time.
 ids() { awk -v n="$1" -v v="$2" -v s="${4:-7}" 'BEGIN { srand(s); for (i = 0; i < n; i++) printf "%d ", int(rand() * v) }' >"$3"; }
 

@@ -148,11 +148,4 @@ one() { # SHAPE RUNS SYNTH_OPTIONS...
 heading
 ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt" 99
 ids "${COUNT_PROMPT:-1024}" "${VOCAB:-100000}" "$WORK/counting"
-n_bad=0
-for words; do
-    time_is_left "$words" || break
-    # shellcheck disable=SC2086
-    one $words || n_bad=$((n_bad + 1))
-done
-say "$n_bad failed"
-[ $n_bad -eq 0 ]
+each_model "$@"

@@ -54,11 +54,4 @@ one() { # SHAPE SYNTH_OPTIONS...
 
 heading
 ids 16 "${VOCAB:-100000}" "$WORK/ids"
-n_bad=0
-for words; do
-    time_is_left "$words" || break
-    # shellcheck disable=SC2086
-    one $words || n_bad=$((n_bad + 1))
-done
-say "$n_bad failed"
-[ $n_bad -eq 0 ]
+each_model "$@"

@@ -9,7 +9,6 @@ set -uo pipefail
 n_prompt=${PROMPT:-512} n_tokens=${TOKENS:-32} ctx=4096
 [ $# -gt 0 ] || set -- "glm-z1-9b 6G --recipe f16" "llama3.1-70b 6G --layers 20" "qwen3-next-80b-a3b 6G --layers 12" \
     "qwen3.5-122b-a10b 6G --layers 12" "gpt-oss-120b 6G --layers 9"
-n_bad=0
 
 report() { # SHAPE VRAM PEAK
     local log=$WORK/log decode ms predicted floor_ms resident host
@@ -24,6 +23,7 @@ report() { # SHAPE VRAM PEAK
 }
 
 one() { # SHAPE VRAM SYNTH_OPTIONS...
+    rm -f "$WORK"/*.gguf "$WORK"/m.atsp*
     model "$1" "${@:3}" && say "made" && plan "$WORK/$1.gguf" "$WORK/m.atsp" --vram "$2" --ctx $ctx || return 1
     rm -f "$WORK/$1.gguf"
     say "planned"
@@ -36,11 +36,4 @@ one() { # SHAPE VRAM SYNTH_OPTIONS...
 
 heading
 ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
-for words; do
-    time_is_left "$words" || break
-    # shellcheck disable=SC2086
-    one $words || n_bad=$((n_bad + 1))
-    rm -f "$WORK"/*.gguf "$WORK"/m.atsp*
-done
-say "$n_bad models failed"
-[ $n_bad -eq 0 ]
+each_model "$@"

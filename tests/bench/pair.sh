@@ -81,12 +81,8 @@ ids "$n_prefill" "${VOCAB:-100000}" "$WORK/long"
 ids "$depth" "${VOCAB:-100000}" "$WORK/short"
 bandwidth=$(read_bandwidth)
 [ -z "$bandwidth" ] || say "$threads threads read $bandwidth GB/s"
-n_bad=0
-for words; do
-    time_is_left "$words" || break
-    # shellcheck disable=SC2086
-    one $words || n_bad=$((n_bad + 1))
-done
+each_model "$@"
+status=$?
 bandwidth=$(read_bandwidth)
-say "$n_bad failed${bandwidth:+, at the end $threads threads read $bandwidth GB/s}"
-[ $n_bad -eq 0 ]
+[ -z "$bandwidth" ] || say "at the end $threads threads read $bandwidth GB/s"
+[ $status -eq 0 ]

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/check.h"
+
 enum {
     WIDTH = 320,
     HEADS = 2,
@@ -184,3 +186,14 @@ static void build_plan(struct atsi_plan *plan, bool gated) {
 void test_build_plan(struct atsi_plan *plan) { build_plan(plan, false); }
 
 void test_build_gated_plan(struct atsi_plan *plan) { build_plan(plan, true); }
+
+void check_plan_refused(const struct atsi_plan *plan, const char *word) {
+    struct atsi_plan back;
+    struct atsi_error err = {0};
+    char *json;
+    size_t size;
+    check_ok(atsi_plan_to_json(plan, &json, &size, &err), err);
+    check_refused(atsi_plan_from_json(json, size, &back, &err), err, word);
+    free(json);
+    atsi_plan_free(&back);
+}

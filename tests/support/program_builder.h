@@ -9,5 +9,7 @@
 void test_build_plan(struct atsi_plan *plan);
 // The same with three products of experts, gate, up and down, a unit each.
 void test_build_gated_plan(struct atsi_plan *plan);
+// The plan's manifest is refused when it is read, with `word` in what is said.
+void check_plan_refused(const struct atsi_plan *plan, const char *word);
 
 #endif

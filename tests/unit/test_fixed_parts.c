@@ -191,29 +191,18 @@ static void a_plan_keeps_it(void **state) {
     atsi_plan_free(&back);
 }
 
-static void refuse(const struct atsi_plan *plan, const char *word) {
-    struct atsi_plan back;
-    struct atsi_error err = {0};
-    char *json;
-    size_t size;
-    check_ok(atsi_plan_to_json(plan, &json, &size, &err), err);
-    check_refused(atsi_plan_from_json(json, size, &back, &err), err, word);
-    free(json);
-    atsi_plan_free(&back);
-}
-
 static void parts_over_the_whole_are_refused(void **state) {
     (void)state;
     struct atsi_plan plan;
     make_plan(&plan);
     plan.decode_times[1].cpu_fixed_us = 10.5f;
-    refuse(&plan, "decode_fixed");
+    check_plan_refused(&plan, "decode_fixed");
     plan.decode_times[1].cpu_fixed_us = 1;
     plan.decode_times[2].gpu_fixed_us = -1;
-    refuse(&plan, "decode_fixed");
+    check_plan_refused(&plan, "decode_fixed");
     plan.decode_times[2].gpu_fixed_us = 1;
     plan.cpu_start_us = -1;
-    refuse(&plan, "cpu_start_us");
+    check_plan_refused(&plan, "cpu_start_us");
     atsi_plan_free(&plan);
 }
 

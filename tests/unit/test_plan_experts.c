@@ -118,16 +118,6 @@ static void entries_that_no_plan_may_have(void **state) {
     atsi_plan_free(&plan);
 }
 
-// The router's unit takes the product as well.
-static void merge_router_and_experts(struct atsi_program *p) {
-    struct atsi_unit *router = &p->units[ROUTER_UNIT], *experts = &p->units[EXPERTS_UNIT];
-    router->n_ops++;
-    router->weight_bytes += experts->weight_bytes;
-    experts->first_op++;
-    experts->n_ops--;
-    experts->weight_bytes = 0;
-}
-
 // The router once more, in `unit` behind the one that there is.
 static void repeat_router(struct atsi_program *p, uint32_t unit) {
     uint32_t at = p->units[EXPERTS_UNIT].first_op;
@@ -147,8 +137,7 @@ static void units_that_ask_for_others(void **state) {
     static const struct {
         void (*change)(struct atsi_program *);
         const char *words;
-    } cases[] = {{merge_router_and_experts, "holds more than its router"},
-                 {route_twice, "holds more than its router"},
+    } cases[] = {{route_twice, "holds more than its router"},
                  {route_elsewhere, "other experts than its router's"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct atsi_plan plan, back;

@@ -37,6 +37,22 @@ static void break_rows(struct atsi_program *p) { p->buffers[0].rows = ATSI_ROWS_
 static void break_unit_cover(struct atsi_program *p) { p->units[1].n_ops = 1; }
 static void break_unit_bytes(struct atsi_program *p) { p->units[1].weight_bytes++; }
 static void break_router_unit(struct atsi_program *p) { p->units[6].router_unit = 6; }
+static void break_experts_kind(struct atsi_program *p) { p->units[6].kind = ATSI_UNIT_MATRIX; }
+static void break_experts_in_matrix(struct atsi_program *p) {
+    break_experts_kind(p), p->units[6].router_unit = ATSI_NONE;
+}
+static void break_no_router(struct atsi_program *p) { p->units[6].router_unit = ATSI_NONE; }
+static void break_other_router(struct atsi_program *p) { p->units[6].router_unit = 4; }
+// What a unit says it is does not make its matrix one of experts, nor is a matrix one of the experts in their unit.
+static void break_experts_are_none(struct atsi_program *p) {
+    p->units[7].kind = ATSI_UNIT_EXPERTS;
+    p->units[7].router_unit = 5;
+}
+static void break_experts_with_matrix(struct atsi_program *p) {
+    p->units[6].n_ops += p->units[7].n_ops;
+    p->units[6].weight_bytes += p->units[7].weight_bytes;
+    p->n_units--;
+}
 static void break_logits(struct atsi_program *p) { p->logits = 0; }
 static void break_vocab(struct atsi_program *p) { p->n_vocab = 47; }
 static void break_kind(struct atsi_program *p) { p->ops[3].kind = (enum atsi_op_kind)99; }
@@ -66,6 +82,12 @@ static void rejects_each_broken_program(void **state) {
         {"unit cover", break_unit_cover},
         {"unit bytes", break_unit_bytes},
         {"router unit", break_router_unit},
+        {"kind of experts", break_experts_kind},
+        {"experts in a matrix's unit", break_experts_in_matrix},
+        {"no router", break_no_router},
+        {"a router that is none", break_other_router},
+        {"experts that are none", break_experts_are_none},
+        {"a matrix among experts", break_experts_with_matrix},
         {"logits", break_logits},
         {"vocabulary", break_vocab},
         {"kind", break_kind},
@@ -162,18 +184,6 @@ static void layers_reuse_their_buffers(void **state) {
     }
 }
 
-static void refuses(const struct atsi_plan *plan, const char *what) {
-    struct atsi_plan back;
-    struct atsi_error err = {0};
-    char *json;
-    size_t size;
-    assert_int_equal(atsi_plan_to_json(plan, &json, &size, &err), ATSI_OK);
-    assert_int_equal(atsi_plan_from_json(json, size, &back, &err), ATSI_BAD_INPUT);
-    if (!strstr(err.text, what)) fail_msg("%s", err.text);
-    free(json);
-    atsi_plan_free(&back);
-}
-
 // Kernels write where a manifest's offsets point to: none may lie behind the memory that is allocated for them.
 static void buffers_outside_the_compute_region_are_refused(void **state) {
     (void)state;
@@ -183,13 +193,13 @@ static void buffers_outside_the_compute_region_are_refused(void **state) {
     const uint64_t was = *offset, bad[] = {whole, was + 1, UINT64_C(1) << 52};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         *offset = bad[i];
-        refuses(&plan, plan.program.buffers[0].name);
+        check_plan_refused(&plan, plan.program.buffers[0].name);
     }
     *offset = was;
     plan.limits.compute_bytes = whole - 1;
-    refuses(&plan, "compute region");
+    check_plan_refused(&plan, "compute region");
     plan.limits.compute_bytes = 0;
-    refuses(&plan, "compute region");
+    check_plan_refused(&plan, "compute region");
     atsi_plan_free(&plan);
 }
 

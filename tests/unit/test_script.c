@@ -211,40 +211,6 @@ static void every_read_finds_the_newest_columns(void **state) {
     atsi_plan_free(&plan);
 }
 
-// What a unit says it is does not make its matrix one of experts.
-static void units_of_experts_without_experts_are_divided_by_columns(void **state) {
-    (void)state;
-    struct atsi_plan plan;
-    enum atsi_backend backends[16] = {ATSI_CPU};
-    float gpu_share[16];
-    struct atsi_script script;
-    uint32_t n_shared = 0, n_used;
-    test_build_gated_plan(&plan);
-    uint32_t router = find_router(&plan.program, &n_used);
-    for (uint32_t u = router + 1; u < plan.program.n_units; u++) {
-        plan.program.units[u].kind = ATSI_UNIT_EXPERTS;
-        plan.program.units[u].router_unit = (int32_t)router;
-    }
-    for (uint32_t u = 0; u < plan.program.n_units; u++) gpu_share[u] = 0.5f;
-    for (uint32_t i = 0; i < plan.program.n_ops; i++) // none of which a slot could be made
-        if (plan.program.ops[i].kind == ATSI_OP_EXPERTS) {
-            plan.program.ops[i].kind = ATSI_OP_MATMUL;
-            plan.program.ops[i].in[1].buffer = ATSI_NONE;
-            plan.program.ops[i].u.experts = (struct atsi_experts_params){0};
-        }
-    struct atsi_script_params params = {.program = &plan.program,
-                                        .backends = backends,
-                                        .gpu_share = gpu_share,
-                                        .n_tokens_max = plan.limits.chunk,
-                                        .n_outputs_max = plan.limits.n_outputs};
-    assert_int_equal(atsi_script_build(&params, &script, NULL), ATSI_OK);
-    for (uint32_t i = 0; i < script.n_steps; i++)
-        n_shared += script.steps[i].begin > 0 && atsi_program_unit_of(&plan.program, script.steps[i].op) > router;
-    assert_true(n_shared > 1);
-    atsi_script_free(&script);
-    atsi_plan_free(&plan);
-}
-
 // Where no unit is shared: once for what is behind each change of sides, once more where the tail begins, once for the logits.
 static void the_cpu_waits_once_a_turn(void **state) {
     (void)state;
@@ -342,7 +308,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_follow_every_column),
         cmocka_unit_test(every_read_finds_the_newest_columns),
-        cmocka_unit_test(units_of_experts_without_experts_are_divided_by_columns),
         cmocka_unit_test(the_cpu_waits_once_a_turn),
         cmocka_unit_test(one_side_alone_copies_and_waits_for_nothing),
         cmocka_unit_test(a_shared_matrix_runs_beside_the_cpu),
