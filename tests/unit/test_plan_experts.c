@@ -137,8 +137,7 @@ static void units_that_ask_for_others(void **state) {
     static const struct {
         void (*change)(struct atsi_program *);
         const char *words;
-    } cases[] = {{route_twice, "holds more than its router"},
-                 {route_elsewhere, "other experts than its router's"}};
+    } cases[] = {{route_twice, "holds more than its router"}, {route_elsewhere, "other experts than its router's"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct atsi_plan plan, back;
         struct atsi_error err = {0};
