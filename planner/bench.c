@@ -131,8 +131,8 @@ enum atsi_status atsi_bench_map_weights(struct atsi_bench_side *side, const stru
 }
 
 void atsi_bench_close(struct atsi_bench_side *side) {
-    atsi_cpu_free(side->cpu);
     atsi_pool_free(side->pool);
+    atsi_cpu_free(side->cpu);
     if (!side->device) free(side->arena);
     if (side->device) {
         const struct atsi_device_ops *ops = side->device->ops;

@@ -194,8 +194,8 @@ void atsi_executor_free(struct atsi_executor *x) {
     free(x->device_states);
     atsi_prepared_round_free(x->now);
     free(x->backends);
-    atsi_cpu_free(x->cpu);
     atsi_pool_free(x->pool);
+    atsi_cpu_free(x->cpu);
     free(x);
 }
 

@@ -61,7 +61,7 @@ static void read_item(void *context, uint32_t phase, uint32_t item, int i_thread
 // Pieces go to whoever is free: a thread that loses its core holds nobody up.
 void atsi_bulk_read(struct atsi_pool *pool, const struct atsi_plan_file *file, void *dst, const void *src,
                     uint64_t bytes) {
-    static const struct atsi_pool_work work = {1, count_pieces, read_item};
+    static const struct atsi_pool_work work = {.n_phases = 1, .begin = count_pieces, .item = read_item};
     struct bulk b = {file, dst, src, bytes};
     if (pool && bytes > READ_PIECE_BYTES) {
         atsi_pool_share(pool, &work, &b);

@@ -132,7 +132,7 @@ static void bring_item(void *context, uint32_t phase, uint32_t item, int i_threa
 
 enum atsi_status weights_pieces_bring(struct weights_pieces *p, const struct weights_pieces_run *run,
                                       struct atsi_error *err) {
-    static const struct atsi_pool_work work = {1, count_pieces, bring_item};
+    static const struct atsi_pool_work work = {.n_phases = 1, .begin = count_pieces, .item = bring_item};
     int n_threads = atsi_pool_n_threads(run->pool);
     struct bringing b = {.p = p, .run = run, .benches = calloc((size_t)n_threads, sizeof *b.benches)};
     if (!b.benches) return out_of_memory(err);

@@ -40,6 +40,10 @@ size_t atsi_input_row_bytes(enum atsi_input_kind kind, uint32_t n_cols) {
     }
 }
 
+size_t atsi_input_part_bytes(enum atsi_input_kind kind, uint32_t n_cols) {
+    return kind == ATSI_INPUT_F32 ? n_cols * sizeof(float) : atsi_act_row_bytes(n_cols);
+}
+
 void atsi_prepare_input(const struct atsi_matmul_kernels *k, enum atsi_input_kind kind, const float *in,
                         uint32_t n_cols, void *out) {
     if (kind == ATSI_INPUT_INT8)
@@ -161,6 +165,11 @@ void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_ma
     run_chunk(k, args, 0, n_threads, i_chunk);
 }
 
+uint32_t atsi_matmul_chunk_tiles(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args,
+                                 int n_threads) {
+    return cut_of(k, args, 0, n_threads).tiles;
+}
+
 size_t atsi_expert_groups_words(uint32_t n_experts, uint32_t n_pairs_max) {
     return 2 * (size_t)n_experts + 1 + n_pairs_max;
 }
@@ -220,14 +229,25 @@ static const void *weight_of_expert(const struct atsi_experts_args *args, uint32
     return (const uint8_t *)args->matmul.weight + expert * args->expert_bytes;
 }
 
-void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
-                        uint32_t i_chunk) {
+struct atsi_matmul_args atsi_expert_product(const struct atsi_experts_args *args, uint32_t i_active) {
     const struct atsi_expert_groups *g = args->groups;
-    uint32_t per_expert = n_chunks(k, &args->matmul, g->n_active, n_threads), e = g->active[i_chunk / per_expert];
+    uint32_t e = g->active[i_active];
     struct atsi_matmul_args a = args->matmul;
     a.weight = weight_of_expert(args, e);
     if (a.bias != NULL) a.bias += (size_t)e * a.n_rows;
     a.pairs = g->pairs + g->first[e];
     a.n_tokens = g->first[e + 1] - g->first[e];
-    run_chunk(k, &a, g->n_active, n_threads, i_chunk % per_expert);
+    return a;
+}
+
+void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
+                        uint32_t i_chunk) {
+    uint32_t n_active = args->groups->n_active, per_expert = n_chunks(k, &args->matmul, n_active, n_threads);
+    struct atsi_matmul_args a = atsi_expert_product(args, i_chunk / per_expert);
+    run_chunk(k, &a, n_active, n_threads, i_chunk % per_expert);
+}
+
+uint32_t atsi_experts_chunk_tiles(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args,
+                                  int n_threads) {
+    return cut_of(k, &args->matmul, args->groups->n_active, n_threads).tiles;
 }

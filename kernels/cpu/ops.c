@@ -6,6 +6,7 @@
 #include "formats/base/checked.h"
 #include "kernels/cpu/dequant.h"
 #include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/products.h"
 
 enum {
     MEMORY_ALIGNMENT = 64
@@ -15,6 +16,7 @@ enum {
 
 struct needs {
     uint64_t act_bytes; // of one slot
+    uint64_t row_bytes; // of one token's input of a product
     uint64_t routing_words;
     uint64_t partial_bytes, delta_bytes, thread_bytes;
     uint32_t n_rope, n_rot_max;
@@ -42,6 +44,7 @@ static enum atsi_status need_matrix(const struct atsi_program *p, const struct a
                          op->in[0].width / n_parts, atsi_dtype_name(weight->dtype));
     enum atsi_input_kind of_many =
         op->kind == ATSI_OP_MATMUL ? atsi_matmul_input_of(needs->kernels, weight->dtype, n_rows) : kind;
+    at_least(&needs->row_bytes, n_parts * atsi_input_part_bytes(kind, op->in[0].width / n_parts));
     for (int i = 0; i < 2; i++)
         at_least(&needs->act_bytes,
                  (uint64_t)n_rows * n_parts * atsi_input_row_bytes(i == 0 ? kind : of_many, op->in[0].width / n_parts));
@@ -151,6 +154,17 @@ static enum atsi_status reserve(struct atsi_cpu *cpu, const struct needs *needs,
     return ATSI_OK;
 }
 
+// Two matrices that are computed together mostly read one input: there is room for two.
+static enum atsi_status reserve_repeats(struct atsi_cpu *cpu, const struct needs *needs, struct atsi_error *err) {
+    if (cpu->n_threads == 1) return ATSI_OK;
+    cpu->job_in_bytes = (size_t)(2 * needs->row_bytes);
+    struct atsi_repeat_kind kind = atsi_products_kind(cpu->job_in_bytes);
+    cpu->repeats = atsi_repeats_create(&kind, cpu->n_threads);
+    if (cpu->repeats == NULL)
+        return atsi_fail(err, ATSI_FAILED, "out of memory for the CPU kernels of %d threads", cpu->n_threads);
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max,
                                  uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out,
                                  struct atsi_error *err) {
@@ -170,6 +184,7 @@ enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, 
     cpu->n_outputs_max = n_outputs_max;
     cpu->n_threads = n_threads > 0 ? n_threads : 1;
     enum atsi_status status = reserve(cpu, &needs, p->n_ops, err);
+    if (status == ATSI_OK) status = reserve_repeats(cpu, &needs, err);
     if (status != ATSI_OK) {
         atsi_cpu_free(cpu);
         return status;
@@ -180,6 +195,7 @@ enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, 
 
 void atsi_cpu_free(struct atsi_cpu *cpu) {
     if (cpu == NULL) return;
+    atsi_repeats_free(cpu->repeats);
     atsi_steps_free(cpu->steps);
     free(cpu->memory);
     free(cpu);

@@ -13,7 +13,7 @@ struct atsi_cpu; // kernels of one ISA with their scratch memory
 enum atsi_status atsi_cpu_create(const char *isa, const struct atsi_program *p, uint32_t n_tokens_max,
                                  uint32_t n_outputs_max, uint32_t n_ctx, int n_threads, struct atsi_cpu **out,
                                  struct atsi_error *err);
-void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine
+void atsi_cpu_free(struct atsi_cpu *cpu); // NULL fine; after the pool that it ran on
 const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
 
 // Runs calls[0..n_calls) as if one after the other, in one dispatch of the pool, in phases where one needs another's output.

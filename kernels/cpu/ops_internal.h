@@ -49,7 +49,9 @@ struct atsi_cpu {
     int n_threads;     // that scratch was made for
     int n_run_threads; // of the current run
     struct atsi_steps *steps;
-    uint64_t n_uses; // counts uses of slots
+    struct atsi_repeats *repeats; // for products of one token (kernels/cpu/products.h), NULL with one thread
+    size_t job_in_bytes;          // room for their inputs
+    uint64_t n_uses;              // counts uses of slots
     struct atsi_act_slot act[ATSI_ACT_SLOTS];
     struct atsi_routing routing;
     struct atsi_span pieces;      // the row that was last written in pieces (ops_rows.c), data NULL: none

@@ -1,7 +1,9 @@
 // Matrix products, dense and by experts, over kernels/matmul.h; inputs are prepared once and shared.
 #include <string.h>
 
+#include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/products.h"
 
 // ---- inputs as kernels read them ------------------------------------------------------------------------------------
 
@@ -115,6 +117,13 @@ static void run_matmul(struct atsi_cpu *cpu, const struct atsi_step *step, uint3
     atsi_matmul_chunk(&cpu->matmul, &args, cpu->n_run_threads, i_chunk);
 }
 
+static bool detach_matmul(struct atsi_cpu *cpu, const struct atsi_step *step, struct atsi_products *job) {
+    enum atsi_input_kind kind = dense_input(cpu, step->call);
+    struct atsi_matmul_args args = matmul_args(cpu, step->call, kind, step->arg[0]);
+    return args.n_tokens == 1 && atsi_products_add(job, &args, atsi_input_part_bytes(kind, args.n_cols),
+                                                   atsi_matmul_chunk_tiles(&cpu->matmul, &args, cpu->n_run_threads));
+}
+
 void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     uint32_t n_rows = atsi_call_rows(call), slot = 0;
     struct atsi_span in = atsi_span_rows(&call->in[0], n_rows, false);
@@ -127,6 +136,7 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
     struct atsi_matmul_args args = matmul_args(cpu, call, kind, slot);
     struct atsi_span spans[2] = {in, atsi_span_rows(&call->out[0], n_rows, true)};
     struct atsi_step step = {.run = run_matmul,
+                             .detach = detach_matmul,
                              .call = call,
                              .arg = {slot},
                              .n_items = atsi_matmul_n_chunks(&cpu->matmul, &args, cpu->n_run_threads)};
@@ -199,10 +209,9 @@ static struct atsi_experts_args experts_args(const struct atsi_cpu *cpu, const s
     args.matmul.out_slot_stride = args.matmul.n_rows;
     if (p->in_per_slot) {
         // From the tensor, not from the slot: when this runs, a later call may have been promised the slot already.
-        bool is_float = atsi_matmul_input(weight->dtype) == ATSI_INPUT_F32;
-        size_t part_bytes = is_float ? args.matmul.n_cols * sizeof(float) : atsi_act_row_bytes(args.matmul.n_cols);
-        args.matmul.in_slot_stride = part_bytes;
-        if (!is_float) args.matmul.in_stride = p->n_used * part_bytes;
+        enum atsi_input_kind kind = atsi_matmul_input(weight->dtype);
+        args.matmul.in_slot_stride = atsi_input_part_bytes(kind, args.matmul.n_cols);
+        if (kind != ATSI_INPUT_F32) args.matmul.in_stride = p->n_used * args.matmul.in_slot_stride;
     }
     return args;
 }
@@ -218,6 +227,23 @@ static void run_experts(struct atsi_cpu *cpu, const struct atsi_step *step, uint
     atsi_experts_chunk(&cpu->matmul, &args, cpu->n_run_threads, i_chunk);
 }
 
+// One product an expert: a token chooses each but once.
+static bool detach_experts(struct atsi_cpu *cpu, const struct atsi_step *step, struct atsi_products *job) {
+    struct atsi_experts_args args = experts_args(cpu, step->call, step->arg[0]);
+    size_t in_bytes = atsi_input_part_bytes(atsi_matmul_input(args.matmul.dtype), args.matmul.n_cols);
+    for (uint32_t i = 0; i < args.groups->n_active; i++) {
+        struct atsi_matmul_args product = atsi_expert_product(&args, i);
+        if (product.n_tokens != 1) return false;
+        product.in = atsi_matmul_in_row(&product, 0);
+        product.out = atsi_matmul_out_row(&product, 0);
+        product.pairs = NULL;
+        if (!atsi_products_add(job, &product, in_bytes,
+                               atsi_experts_chunk_tiles(&cpu->matmul, &args, cpu->n_run_threads)))
+            return false;
+    }
+    return true;
+}
+
 void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     const struct atsi_experts_params *p = &call->op->u.experts;
     uint32_t n_rows = atsi_call_rows(call), slot = 0;
@@ -230,6 +256,7 @@ void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call
     }
     group_by_expert(cpu, call, &groups);
     struct atsi_span spans[3] = {in, groups, atsi_span_rows(&call->out[0], n_rows, true)};
-    struct atsi_step step = {.run = run_experts, .count = count_experts, .call = call, .arg = {slot}};
+    struct atsi_step step = {
+        .run = run_experts, .count = count_experts, .detach = detach_experts, .call = call, .arg = {slot}};
     atsi_cpu_add_step(cpu, &step, spans, 3);
 }

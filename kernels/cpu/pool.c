@@ -1,5 +1,6 @@
 #include "kernels/cpu/pool.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -20,8 +21,10 @@
 
 enum {
     CACHE_LINE = 128, // two lines: the neighbour is prefetched with it on x86
+    ITEM_BITS = 26,
     NO_ITEM = UINT32_MAX
 };
+static_assert(ATSI_REPEAT_SLOTS_MAX < 1 << (32 - ITEM_BITS), "an offer has room for the number of a slot");
 
 // Waiting is in three steps. Spinning covers what threads of one job differ by; yielding, which costs nothing while nobody else
 // wants the core, covers a thread that lost its core for a moment, or the sampling of a token between two dispatches; sleeping covers
@@ -32,7 +35,7 @@ struct patience {
 };
 static const struct patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 ns
 static const struct patience IDLE = {4000, 3000};
-static const struct patience UNBOUND = {0, 0};
+static const struct patience UNBOUND = {0, 0}, CROWDED = {2000, 0};
 // Of some 0.5 us, by which threads with equal shares differ.
 enum {
     SPINS_BEFORE_HELP = 16
@@ -46,6 +49,16 @@ static const double CROWDED_US = 200;
 static const double LOST_US = 2000;
 static const double STAND_BACK_US = 10e3, STAND_BACK_MOST_US = 640e3;
 static const double SOON_US = 500e3;
+// For how long a machine is taken for crowded after a thread has lost its core in an item.
+static const double STAYS_CROWDED_US = 1e6;
+
+// Looking for items that others are late with begins when a thread has had nothing to do for as long as its items took, or this long if it
+// had none, and comes this often, each time after twice as long.
+static const double LATE_US = 15;
+enum {
+    LOOKS_FOR_LATE = 3,
+    SLICE_NS = 100000
+};
 
 // A word that threads wait on until it changes, and the number that sleep on it.
 struct gate {
@@ -74,13 +87,16 @@ struct atsi_pool {
     // Written before `news` moves, or before the offer that leads to reading them.
     _Atomic uint32_t n_jobs; // dispatches of jobs so far
     uint32_t phase;
-    _Atomic uint64_t offer; // the phase's number << 32 | how many items it has
-    _Atomic int starter;    // the thread whose share is the first
-    _Atomic bool finished;  // no phase is left
+    // The phase's number << 32 | slot of its job << ITEM_BITS | how many items it has. Slot 0: items are done once.
+    _Atomic uint64_t offer;
+    _Atomic int starter;   // the thread whose share is the first
+    _Atomic bool finished; // no phase is left
     _Atomic bool ending;
     const struct atsi_pool_work *work;
     void *context;
+    _Atomic(struct atsi_repeats *) repeats; // of work: threads that are late read it when work is another
     atsi_pool_job *job;
+    _Atomic int64_t crowded_until_us;
     alignas(CACHE_LINE) struct gate
         summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
     alignas(CACHE_LINE) struct gate barrier; // counts barriers
@@ -199,20 +215,56 @@ void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {
     atsi_pool_barrier(pool); // all are done, and the counter is reset for the next dispatch
 }
 
+// ---- a crowded machine ----------------------------------------------------------------------------------------------
+
+static bool is_crowded(const struct atsi_pool *pool) {
+    int64_t until_us = atomic_load_explicit(&pool->crowded_until_us, memory_order_relaxed);
+    return until_us != 0 && (double)until_us > atsi_clock_us();
+}
+
+void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us) {
+    atomic_store_explicit(&pool->crowded_until_us, (int64_t)(atsi_clock_us() + time_us), memory_order_relaxed);
+}
+
+// How a phase with more than one item is done; *slot: of its job, 0 where it is not repeated.
+static enum atsi_pool_way way_of(struct atsi_pool *pool, uint32_t phase, uint32_t n_items, uint32_t *slot) {
+    const struct atsi_pool_work *work = pool->work;
+    *slot = 0;
+    if (work->repeats == NULL || pool->n_threads == 1 || !is_crowded(pool)) return ATSI_POOL_SHARES;
+    if (n_items <= ATSI_REPEAT_ITEMS_MAX) *slot = atsi_repeats_free_slot(work->repeats);
+    void *job = *slot != 0 ? atsi_repeats_job(work->repeats, *slot) : NULL;
+    enum atsi_pool_way way = work->crowded_way(pool->context, phase, job);
+    if (way == ATSI_POOL_REPEATS)
+        atsi_repeats_begin(work->repeats, *slot, n_items);
+    else
+        *slot = 0;
+    return way;
+}
+
 // ---- work in phases -------------------------------------------------------------------------------------------------
+
+// A job that is done is offered no longer before slots are looked for: whoever takes hold of its slot then sees that it came too late.
+static uint64_t close_offer(struct atsi_pool *pool) {
+    uint64_t offer = atomic_load_explicit(&pool->offer, memory_order_relaxed), number = offer >> 32;
+    if ((uint32_t)offer >> ITEM_BITS != 0) atomic_store(&pool->offer, number << 32);
+    return number;
+}
 
 // Starts the next phase that has something to share; the thread that ended the last one calls it. A single item is done at once.
 static void next_phase(struct atsi_pool *pool, int i_thread) {
     const struct atsi_pool_work *work = pool->work;
+    uint64_t number = close_offer(pool) + 1;
     for (uint32_t phase = pool->phase + 1; phase < work->n_phases; phase++) {
-        uint32_t n_items = work->begin(pool->context, phase);
-        if (n_items == 1) work->item(pool->context, phase, 0, i_thread);
-        if (n_items <= 1) continue;
-        uint64_t number = (atomic_load_explicit(&pool->offer, memory_order_relaxed) >> 32) + 1;
+        uint32_t n_items = work->begin(pool->context, phase), slot = 0;
+        enum atsi_pool_way way = n_items > 1 ? way_of(pool, phase, n_items, &slot) : ATSI_POOL_ALONE;
+        if (way == ATSI_POOL_ALONE) {
+            for (uint32_t item = 0; item < n_items; item++) work->item(pool->context, phase, item, i_thread);
+            continue;
+        }
         atomic_store_explicit(&pool->n_done, 0, memory_order_relaxed);
         atomic_store_explicit(&pool->starter, i_thread, memory_order_relaxed);
         pool->phase = phase;
-        atomic_store_explicit(&pool->offer, number << 32 | n_items, memory_order_release);
+        atomic_store_explicit(&pool->offer, number << 32 | slot << ITEM_BITS | n_items, memory_order_release);
         gate_open(&pool->news);
         return;
     }
@@ -222,18 +274,26 @@ static void next_phase(struct atsi_pool *pool, int i_thread) {
 
 // What is offered, as a thread found it: share i has `each` items, the first n_larger shares one more.
 struct offer {
-    uint32_t number, n_items;
+    uint64_t word; // as it was read
+    uint32_t number, slot, n_items;
     uint32_t each, n_larger;
+    struct atsi_repeats *repeats; // where slot is not 0
 };
 
 static struct offer look_at_offer(struct atsi_pool *pool) {
-    uint64_t offer = atomic_load_explicit(&pool->offer, memory_order_acquire);
-    uint32_t n_threads = (uint32_t)pool->n_threads, n_items = (uint32_t)offer;
-    return (struct offer){offer >> 32, n_items, n_items / n_threads, n_items % n_threads};
+    uint64_t word = atomic_load_explicit(&pool->offer, memory_order_acquire);
+    uint32_t n_threads = (uint32_t)pool->n_threads, n_items = (uint32_t)word & ((1u << ITEM_BITS) - 1);
+    return (struct offer){.word = word,
+                          .number = word >> 32,
+                          .slot = (uint32_t)word >> ITEM_BITS,
+                          .n_items = n_items,
+                          .each = n_items / n_threads,
+                          .n_larger = n_items % n_threads,
+                          .repeats = atomic_load_explicit(&pool->repeats, memory_order_relaxed)};
 }
 
 // The next item of share i, NO_ITEM: all are taken. An item that is taken binds the phase, and with it all that next_phase writes,
-// until it is counted as done. Who comes with the offer of a phase that is over finds nothing: all its items are taken, so every
+// until it is counted as done; one that others may repeat binds its job alone, until this thread has done it too. Who comes with the offer of a phase that is over finds nothing: all its items are taken, so every
 // share that had some has that phase's number or a later one.
 static uint32_t take_item(struct atsi_pool *pool, const struct offer *offer, uint32_t i) {
     struct share *share = &pool->shares[i];
@@ -283,26 +343,77 @@ static void stand_back(struct worker *worker) {
     worker->n_switches = times_preempted();
 }
 
+// Does an item that this thread has taken. Whether the phase goes on with more for this thread; *n_done counts what it must report.
+static bool do_taken(struct atsi_pool *pool, const struct offer *offer, uint32_t item, int me, uint32_t *n_done) {
+    if (offer->slot == 0) {
+        pool->work->item(pool->context, pool->phase, item, me);
+        ++*n_done;
+        return true;
+    }
+    // At once, not at the share's end: what is done and not counted would hold up the phase if the core went then.
+    return atsi_repeats_do(offer->repeats, offer->slot, item, me) && !count_done(pool, offer, 1, me);
+}
+
+// What a thread did of a phase, to say how long an item takes it.
+struct pace {
+    double time_us;
+    uint32_t n_items;
+};
+
 // Does what is left of share i. worker NULL: the calling thread of the dispatch. Returns whether there is nothing more to look for: the phase
 // is at its end, or the worker has stood back.
-static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct offer *offer, uint32_t i) {
+static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct offer *offer, uint32_t i,
+                     struct pace *pace) {
     int me = worker != NULL ? worker->index : 0;
     uint32_t item = take_item(pool, offer, i), n_done = 0;
     if (item == NO_ITEM) return false;
-    double start_us = worker != NULL ? atsi_clock_us() : 0;
-    for (; item != NO_ITEM; item = take_item(pool, offer, i)) {
-        pool->work->item(pool->context, pool->phase, item, me);
-        n_done++;
-        if (worker == NULL) continue;
+    bool is_timed = worker != NULL || offer->slot != 0, goes_on = true;
+    double start_us = is_timed ? atsi_clock_us() : 0;
+    for (; item != NO_ITEM; item = goes_on ? take_item(pool, offer, i) : NO_ITEM) {
+        goes_on = do_taken(pool, offer, item, me, &n_done);
+        if (!is_timed) continue;
         double now_us = atsi_clock_us();
-        if (lost_core(worker, now_us - start_us)) {
+        pace->time_us += now_us - start_us;
+        pace->n_items++;
+        if (worker != NULL && lost_core(worker, now_us - start_us)) {
+            atsi_pool_assume_crowded(pool, STAYS_CROWDED_US);
             count_done(pool, offer, n_done, me);
-            stand_back(worker);
+            if (offer->slot == 0) stand_back(worker);
             return true;
         }
         start_us = now_us;
     }
-    return count_done(pool, offer, n_done, me);
+    return !goes_on || count_done(pool, offer, n_done, me);
+}
+
+// Waits for so long. Whether there is news.
+static bool wait_for_news(struct atsi_pool *pool, uint32_t seen, double time_us) {
+    for (double end_us = atsi_clock_us() + time_us; atsi_clock_us() < end_us; cpu_pause())
+        if (has_moved(&pool->news, seen)) return true;
+    return has_moved(&pool->news, seen);
+}
+
+// Does once more what others have taken and are late with, beginning with the own share. Whether the phase is at its end.
+static bool do_late_items(struct atsi_pool *pool, const struct offer *offer, uint32_t own, uint32_t n_times, int me) {
+    bool is_over = false;
+    atsi_repeats_hold(offer->repeats, offer->slot);
+    for (uint32_t i = 0; i < offer->n_items && !is_over; i++) {
+        is_over = atomic_load(&pool->offer) != offer->word;
+        uint32_t item = (uint32_t)((offer->each * own + (uint64_t)i) % offer->n_items);
+        if (!is_over && atsi_repeats_do_again(offer->repeats, offer->slot, item, n_times, me))
+            is_over = count_done(pool, offer, 1, me);
+    }
+    atsi_repeats_let_go(offer->repeats, offer->slot);
+    return is_over;
+}
+
+static bool help_the_late(struct atsi_pool *pool, const struct offer *offer, uint32_t own, uint32_t seen,
+                          const struct pace *pace, int me) {
+    double wait_us = LATE_US;
+    if (pace->n_items > 0 && pace->time_us > wait_us * pace->n_items) wait_us = pace->time_us / pace->n_items;
+    for (uint32_t n_times = 0; n_times < LOOKS_FOR_LATE; n_times++, wait_us *= 2)
+        if (wait_for_news(pool, seen, wait_us) || do_late_items(pool, offer, own, n_times, me)) return true;
+    return false;
 }
 
 // Does items of the phase: its own share, then what others have left of theirs. Mostly they are about to end too, and looking into all
@@ -310,42 +421,68 @@ static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct
 static bool do_items(struct atsi_pool *pool, struct worker *worker, uint32_t seen) {
     uint32_t n_threads = (uint32_t)pool->n_threads, me = worker != NULL ? (uint32_t)worker->index : 0;
     struct offer offer = look_at_offer(pool);
+    struct pace pace = {0};
     uint32_t starter = (uint32_t)atomic_load_explicit(&pool->starter, memory_order_relaxed);
     uint32_t own = me >= starter ? me - starter : me + n_threads - starter;
-    if (do_share(pool, worker, &offer, own)) return true;
+    if (do_share(pool, worker, &offer, own, &pace)) return true;
     for (int i = 0; i < SPINS_BEFORE_HELP; i++) {
         if (has_moved(&pool->news, seen)) return true;
         cpu_pause();
     }
     for (uint32_t i = 1; i < n_threads; i++)
-        if (do_share(pool, worker, &offer, own + i < n_threads ? own + i : own + i - n_threads)) return true;
-    return false;
+        if (do_share(pool, worker, &offer, own + i < n_threads ? own + i : own + i - n_threads, &pace)) return true;
+    return offer.slot != 0 && help_the_late(pool, &offer, own, seen, &pace, (int)me);
+}
+
+static const struct patience *patience_of(const struct atsi_pool *pool, const struct patience *usual) {
+    return pool->cpus == NULL ? &UNBOUND : is_crowded(pool) ? &CROWDED : usual;
 }
 
 void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context) {
     go_to_own_core(pool);
     pool->work = work;
     pool->context = context;
+    atomic_store_explicit(&pool->repeats, work->repeats, memory_order_relaxed);
     pool->phase = UINT32_MAX; // the one before the first
     atomic_store_explicit(&pool->finished, false, memory_order_relaxed);
     next_phase(pool, 0);
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
         if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
-        if (!do_items(pool, NULL, seen)) gate_wait(&pool->news, seen, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
+        if (!do_items(pool, NULL, seen)) gate_wait(&pool->news, seen, patience_of(pool, &AT_BARRIER));
     }
 }
 
 // ---- threads --------------------------------------------------------------------------------------------------------
 
 static const struct patience *worker_patience(const struct atsi_pool *pool) {
-    if (pool->cpus == NULL) return &UNBOUND;
-    return atomic_load_explicit(&pool->finished, memory_order_relaxed) ? &IDLE : &AT_BARRIER;
+    bool is_idle = atomic_load_explicit(&pool->finished, memory_order_relaxed);
+    return patience_of(pool, is_idle ? &IDLE : &AT_BARRIER);
+}
+
+// What sched_getattr(2) and sched_setattr(2) exchange, as far as it is needed; the C library has no name for it.
+struct scheduling {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t slice_ns, deadline_ns, period_ns;
+};
+
+// Since 6.12 Linux lets every thread choose how long its time slices are. Short ones make it no faster, but among threads of others who wants
+// a core for a moment gets it sooner. An older kernel takes no notice.
+static void ask_for_short_slices(void) {
+    struct scheduling now;
+    if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0) != 0 || now.policy != SCHED_OTHER) return;
+    now.size = sizeof now;
+    now.slice_ns = SLICE_NS;
+    syscall(SYS_sched_setattr, 0, &now, 0);
 }
 
 static void *worker_main(void *argument) {
     struct worker *worker = argument;
     struct atsi_pool *pool = worker->pool;
+    if (pool->cpus != NULL) ask_for_short_slices();
     for (uint32_t n_jobs = 0;;) {
         uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
         if (atomic_load(&pool->ending)) return NULL;

@@ -5,15 +5,20 @@
 // - Work in phases: any thread does any item of the phase, the next phase starts when all items are done. Each thread begins with a share
 //   of its own, items that follow each other, and helps the others with what is left of theirs then: whoever reads weights reads on
 //   where it was, which keeps the memory's prefetchers at work. Only items are waited for,
-//   not threads: one that sleeps, wakes late or lost its core between two items holds nobody up, and one that lost it in the
-//   middle of an item stands back for some milliseconds, so that a crowded machine costs what it takes, not a multiple.
+//   not threads: one that sleeps, wakes late or lost its core between two items holds nobody up.
 // Threads that wait spin briefly (the others are a few microseconds behind), then yield, then sleep.
+//
+// A machine is crowded from when a thread has lost its core in the middle of an item until that has not happened for a while. All others
+// would wait a time slice of somebody else's for such an item, again and again. Then items are repeated by other threads, in phases that can be
+// (kernels/cpu/repeat.h); in those that cannot, a thread to which it happened stands back for some milliseconds, so
+// that a crowded machine costs what it takes, not a multiple. And threads that wait go to sleep soon: who has slept gets a core at once.
 #ifndef ATSI_KERNELS_CPU_POOL_H
 #define ATSI_KERNELS_CPU_POOL_H
 
 #include <stdint.h>
 
 #include "formats/base/error.h"
+#include "kernels/cpu/repeat.h"
 
 struct atsi_pool;
 
@@ -32,13 +37,28 @@ typedef void atsi_pool_job(void *context, int i_thread, int n_threads);
 void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context);
 void atsi_pool_barrier(struct atsi_pool *pool); // only inside a job, by every thread the same number of times
 
+// How a phase is done on a crowded machine.
+enum atsi_pool_way {
+    ATSI_POOL_SHARES,  // as ever: every item once
+    ATSI_POOL_ALONE,   // by the thread that begins it: it is short
+    ATSI_POOL_REPEATS, // by its job, which describes the same items
+};
+
 struct atsi_pool_work {
     uint32_t n_phases;
-    // How many items the phase has (below 2^32 - 2^16). Called once a phase, by any one thread, when the phases before are done.
+    // How many items the phase has (below 2^26). Called once a phase, by any one thread, when the phases before are done.
     uint32_t (*begin)(void *context, uint32_t phase);
     void (*item)(void *context, uint32_t phase, uint32_t item, int i_thread);
+    // NULL: no phase is ever repeated. Made for at least as many threads as the pool has, and freed after the pool, or when a job
+    // (atsi_pool_run) has been run on it since: a thread may be late to see that there is nothing to repeat.
+    struct atsi_repeats *repeats;
+    // Asked behind `begin`, which found more than one item, on a crowded machine. Fills job (of `repeats`; NULL: it cannot be repeated now)
+    // where the answer is ATSI_POOL_REPEATS. NULL with repeats NULL.
+    enum atsi_pool_way (*crowded_way)(void *context, uint32_t phase, void *job);
 };
 void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context);
+// Takes the machine for crowded for so long from now on, whatever is seen of it: for tests.
+void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us);
 
 // Work sharing inside a job: atsi_pool_next hands out 0, 1, 2, ... each once. The start of a job and every barrier reset it.
 int atsi_pool_next(struct atsi_pool *pool);

@@ -3,6 +3,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/products.h"
+
 enum {
     GROUP_CHAINS = 16,
     GROUP_SPANS = 128,
@@ -227,9 +230,33 @@ static void run_item(void *context, uint32_t i_group, uint32_t item, int i_threa
         steps->steps[s].run(team->cpu, &steps->steps[s], item, i_thread);
 }
 
+static bool is_short(const struct atsi_step *step) { return step->by_row && step->call->round.round->n_tokens == 1; }
+
+// On a crowded machine products of a token are repeated where need be; what stands between them is so short that the thread which is
+// there does it by itself, as each of 16 might lose its core just then.
+static enum atsi_pool_way crowded_way(void *context, uint32_t i_group, void *job) {
+    struct team *team = context;
+    const struct atsi_steps *steps = team->steps;
+    struct atsi_products *products =
+        job != NULL ? atsi_products_clear(job, &team->cpu->matmul, team->cpu->job_in_bytes) : NULL;
+    bool all_short = true, all_detached = products != NULL;
+    for (uint32_t c = steps->groups[i_group].first_chain; c != NO_STEP; c = steps->chains[c].next) {
+        for (uint32_t s = steps->chains[c].first; s != NO_STEP; s = steps->steps[s].next)
+            all_short = all_short && is_short(&steps->steps[s]);
+        const struct atsi_step *first = &steps->steps[steps->chains[c].first];
+        all_detached = all_detached && first->next == NO_STEP && first->detach != NULL &&
+                       first->detach(team->cpu, first, products);
+    }
+    return all_detached ? ATSI_POOL_REPEATS : all_short ? ATSI_POOL_ALONE : ATSI_POOL_SHARES;
+}
+
 void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool) {
     struct team team = {.steps = steps, .cpu = cpu};
-    struct atsi_pool_work work = {.n_phases = steps->n_groups, .begin = begin_group, .item = run_item};
+    struct atsi_pool_work work = {.n_phases = steps->n_groups,
+                                  .begin = begin_group,
+                                  .item = run_item,
+                                  .repeats = cpu != NULL ? cpu->repeats : NULL,
+                                  .crowded_way = crowded_way};
     if (pool != NULL) {
         atsi_pool_share(pool, &work, &team);
     } else {

@@ -17,10 +17,13 @@
 #include "kernels/op_call.h"
 
 struct atsi_cpu;
+struct atsi_products;
 struct atsi_step;
 
 typedef void atsi_step_run(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_item, int i_thread);
 typedef uint32_t atsi_step_count(struct atsi_cpu *cpu, const struct atsi_step *step);
+// Adds the step's items to a job whose items may be repeated, when the step's group starts. False: it cannot be done so.
+typedef bool atsi_step_detach(struct atsi_cpu *cpu, const struct atsi_step *step, struct atsi_products *job);
 
 enum {
     ATSI_STEP_SPANS = 8
@@ -37,6 +40,7 @@ struct atsi_step {
     atsi_step_run *run;
     // Not NULL: gives n_items when the group starts (it depends on what earlier groups computed).
     atsi_step_count *count;
+    atsi_step_detach *detach; // NULL: the step is done once, by the threads that take its items
     const struct atsi_op_call *call;
     uint32_t n_items;
     bool by_row;     // item i touches row i of every span alone
@@ -53,7 +57,7 @@ bool atsi_steps_full(const struct atsi_steps *steps, uint32_t n_more);
 // Appends a step (copied). Steps take effect in the order in which they are added. n_spans <= ATSI_STEP_SPANS.
 void atsi_steps_add(struct atsi_steps *steps, const struct atsi_step *step, const struct atsi_span *spans,
                     uint32_t n_spans);
-// Runs and clears the list. pool NULL: on the calling thread alone.
+// Runs and clears the list. pool NULL: on the calling thread alone. cpu: what the steps are given.
 void atsi_steps_run(struct atsi_steps *steps, struct atsi_cpu *cpu, struct atsi_pool *pool);
 // Whether two spans share bytes.
 bool atsi_spans_overlap(const struct atsi_span *a, const struct atsi_span *b);

@@ -154,6 +154,102 @@ static void phases_follow_each_other(void **state) {
     atsi_pool_free(pool);
 }
 
+// ---- a crowded machine ------------------------------------------------------------------------------------------------
+
+// As above, but threads fall asleep in the middle of items that others may repeat.
+struct repeated {
+    struct phases phases;
+    struct atsi_repeats *repeats;
+    _Atomic uint32_t n_computed, n_kept, n_alone;
+};
+
+struct repeated_job {
+    struct repeated *all;
+    uint32_t phase, n_items, *out;
+    uint32_t in[ITEMS_MAX];
+};
+
+static void compute_repeated(const void *memory, uint32_t item, void *result) {
+    const struct repeated_job *job = memory;
+    uint32_t in = job->in[(item + 1) % job->n_items], n = atomic_fetch_add(&job->all->n_computed, 1);
+    if (n * 2654435761u >> 28 == 0) usleep(3000);
+    *(uint32_t *)result = in + 1;
+}
+
+static void keep_repeated(const void *memory, uint32_t item, const void *result) {
+    const struct repeated_job *job = memory;
+    job->out[item] += *(const uint32_t *)result;
+    job->all->n_kept++;
+}
+
+static uint32_t begin_repeated(void *context, uint32_t phase) {
+    struct repeated *r = context;
+    return begin_phase(&r->phases, phase);
+}
+
+static void do_repeated(void *context, uint32_t phase, uint32_t item, int i_thread) {
+    struct repeated *r = context;
+    do_item(&r->phases, phase, item, i_thread);
+}
+
+static enum atsi_pool_way way_of_repeated(void *context, uint32_t phase, void *memory) {
+    struct repeated *r = context;
+    struct repeated_job *job = memory;
+    if (phase % 3 == 1) {
+        r->n_alone++;
+        return ATSI_POOL_ALONE;
+    }
+    if (phase % 7 == 2 || job == NULL) return ATSI_POOL_SHARES;
+    *job =
+        (struct repeated_job){.all = r, .phase = phase, .n_items = items_of(phase), .out = r->phases.cells[phase + 1]};
+    memcpy(job->in, r->phases.cells[phase], sizeof job->in);
+    return ATSI_POOL_REPEATS;
+}
+
+static void late_items_are_repeated(void **state) {
+    (void)state;
+    static const struct atsi_repeat_kind KIND = {sizeof(struct repeated_job), sizeof(uint32_t), compute_repeated,
+                                                 keep_repeated};
+    static struct repeated found;
+    static struct phases wanted;
+    struct atsi_error err;
+    uint32_t n_again = 0;
+    for (uint32_t phase = 0; phase < PHASES; phase++)
+        for (uint32_t item = 0, n = begin_phase(&wanted, phase); item < n; item++) {
+            wanted.n_threads = 1;
+            do_item(&wanted, phase, item, 0);
+        }
+    for (int n_threads = 2; n_threads <= 8; n_threads *= 2) {
+        struct atsi_pool *pool;
+        struct atsi_pool_work work = {.n_phases = PHASES,
+                                      .begin = begin_repeated,
+                                      .item = do_repeated,
+                                      .repeats = atsi_repeats_create(&KIND, n_threads),
+                                      .crowded_way = way_of_repeated};
+        assert_non_null(work.repeats);
+        check_ok(atsi_pool_create_unbound(n_threads, &pool, &err), err);
+        found.phases.n_threads = n_threads;
+        found.phases.n_wrong = 0;
+        for (int i = 0; i < 12; i++) {
+            found.phases.n_begun = found.n_alone = 0;
+            found.n_computed = found.n_kept = 0;
+            atsi_pool_assume_crowded(pool, i == 5 ? 0 : 60e6);
+            atsi_pool_share(pool, &work, &found);
+            assert_memory_equal(found.phases.cells, wanted.cells, sizeof wanted.cells);
+            if (i != 5) assert_int_not_equal(found.n_alone, 0);
+            if (i != 5) assert_int_not_equal(found.n_kept, 0);
+            if (i % 4 == 3) run_rounds(pool, 1, 2); // late threads come to a job too
+            n_again += found.n_computed > found.n_kept;
+        }
+        assert_int_equal(found.phases.n_wrong, 0);
+        atsi_pool_free(pool);
+        atsi_repeats_free(work.repeats);
+    }
+    assert_int_not_equal(n_again, 0);
+}
+
+// ---- whose items ------------------------------------------------------------------------------------------------------
+
 struct own {
     int n_threads;
     _Atomic int n_inside, n_strange;
@@ -386,6 +482,7 @@ int main(void) {
         cmocka_unit_test(barriers_order_memory),
         cmocka_unit_test(items_are_handed_out_once),
         cmocka_unit_test(phases_follow_each_other),
+        cmocka_unit_test(late_items_are_repeated),
         cmocka_unit_test(threads_begin_with_their_own_share),
         cmocka_unit_test(others_do_what_a_straggler_leaves),
         cmocka_unit_test(pools_share_the_cores),
