@@ -57,9 +57,6 @@ size_t atsi_input_row_bytes(enum atsi_input_kind kind, uint32_t n_cols);
 // fall into the same cache sets. n_cols is a multiple of 32.
 size_t atsi_act_row_bytes(uint32_t n_cols);
 
-// Bytes of n_cols values of an input of any kind but BF16.
-size_t atsi_input_part_bytes(enum atsi_input_kind kind, uint32_t n_cols);
-
 struct atsi_matmul_args {
     enum atsi_dtype dtype;
     uint32_t n_rows, n_cols; // outputs, inputs; n_cols is a multiple of the type's block
@@ -123,9 +120,6 @@ uint32_t atsi_matmul_tiles(uint32_t n_rows); // tiles of 16 rows
 uint32_t atsi_matmul_n_chunks(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads);
 void atsi_matmul_chunk(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args, int n_threads,
                        uint32_t i_chunk);
-// Of one token: how many tiles a chunk has, the last one perhaps fewer.
-uint32_t atsi_matmul_chunk_tiles(const struct atsi_matmul_kernels *k, const struct atsi_matmul_args *args,
-                                 int n_threads);
 
 // Which (token, slot) pairs each expert serves. Pair p = token * n_slots + slot.
 struct atsi_expert_groups {
@@ -167,9 +161,5 @@ uint32_t atsi_experts_n_chunks(const struct atsi_matmul_kernels *k, const struct
                                int n_threads);
 void atsi_experts_chunk(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args, int n_threads,
                         uint32_t i_chunk);
-uint32_t atsi_experts_chunk_tiles(const struct atsi_matmul_kernels *k, const struct atsi_experts_args *args,
-                                  int n_threads);
-// The product of the i-th of the active experts with its pairs.
-struct atsi_matmul_args atsi_expert_product(const struct atsi_experts_args *args, uint32_t i_active);
 
 #endif

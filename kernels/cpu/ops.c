@@ -5,6 +5,7 @@
 
 #include "formats/base/checked.h"
 #include "kernels/cpu/dequant.h"
+#include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/products.h"
 
