@@ -31,15 +31,14 @@ struct atsi_assigner {
 // which nothing moves are such rounds: the scheduler's model knows the copies, the forecast also how both sides wait for each other.
 static enum atsi_status decide(struct atsi_assigner *a, const struct atsi_assigner_job *job, enum atsi_link_use use,
                                struct atsi_assignment *out, double *forecast_us, struct atsi_error *err) {
-    const struct atsi_scales *scales = &job->wish.scales;
     bool may_rest = use == ATSI_LINK_STREAMS && job->n_tokens == 1 && atsi_dispatcher_is_dynamic(a->dispatcher);
     double resting_us = INFINITY;
     if (may_rest) {
         atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
-        ATSI_TRY(atsi_executor_forecast(a->executor, out, scales, &resting_us, err));
+        ATSI_TRY(atsi_executor_forecast(a->executor, out, &job->now, &resting_us, err));
     }
-    ATSI_TRY(atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, scales, job->factors, out, err));
-    ATSI_TRY(atsi_executor_forecast(a->executor, out, scales, forecast_us, err));
+    ATSI_TRY(atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, &job->wish.scales, job->factors, out, err));
+    ATSI_TRY(atsi_executor_forecast(a->executor, out, &job->now, forecast_us, err));
     if (resting_us >= *forecast_us) return ATSI_OK;
     atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
     *forecast_us = resting_us;

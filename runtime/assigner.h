@@ -14,6 +14,7 @@ struct atsi_assigner;
 struct atsi_assigner_job {
     uint32_t n_tokens; // of the rounds to come
     struct atsi_tuner_wish wish;
+    struct atsi_scales now;                  // the speeds that forecasts are of, whatever the wish is decided for
     bool choose;                             // the use with the shorter forecast, whatever the wish says
     double most_us;                          // forecast of a round above which it is not prepared; 0: whatever it is
     const struct atsi_unit_factors *factors; // [n_units] unchanged until the result is taken; NULL: 1 each
@@ -24,7 +25,7 @@ struct atsi_assigner_result {
     struct atsi_assigner_job job;         // with the use that was decided for
     struct atsi_prepared_round *prepared; // the taker's; NULL when the job failed or the forecast was above most_us
     struct atsi_decision decision;
-    double forecast_us;       // of a round at the wish's speeds; 0: unknown
+    double forecast_us;       // of a round at the speeds of now; 0: unknown
     double began_us, took_us; // of the whole job (atsi_clock_us)
     struct atsi_error err;    // status ATSI_OK: prepared or declined
 };

@@ -12,10 +12,10 @@ struct atsi_decision_entry {
     const char *verdict; // "taken over", "declined", "returned"
     const char *reason;  // of the tuner
     struct atsi_tuner_wish wish;
-    struct atsi_scales recorded; // at this moment
+    struct atsi_scales recorded; // when it was asked for
     struct atsi_decision decision;
     double forecast_us,
-        at_work_forecast_us; // of the wish and of what was at work, both at the wish's speeds; 0: unknown
+        at_work_forecast_us; // of the wish and of what was at work, both at the recorded speeds; 0: unknown
     double at_work_us;       // median of the last rounds of what was at work; 0: too few
     uint32_t at_work_rounds; // under it
 };

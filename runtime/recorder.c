@@ -8,6 +8,7 @@ static const double prior_share = 0.01; // of the round, stands for what was kno
 static const double least_scale = 0.1;  // what takes no time to speak of must not seem to change all the time
 static const double handover_weight = 0.125, noticeable_handover_us = 500;
 static const double forgetting = 0.005; // a round, of a resource that is not seen
+static const double handover_forgetting = 0.06;
 
 void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1, 0}}; }
 
@@ -71,10 +72,19 @@ void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_c
     if (r->n_looks) r->n_looks--;
 }
 
-void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, uint32_t n_handovers) {
+// The part of what hand-overs take beyond the plan that makes the round longer.
+static double seen_part(const struct atsi_recorder *r, double expected_us, double prompt_us, uint32_t n_handovers) {
+    double all_us = r->scales.handover_us * n_handovers;
+    return all_us > 0 ? fmin(1, fmax(0, (expected_us - prompt_us) / all_us)) : 1;
+}
+
+void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, double prompt_us,
+                              uint32_t n_handovers) {
     if (r->n_rounds <= 1 || n_handovers == 0 || !(expected_us > 0)) return;
-    double left_us = (round_us - expected_us) / n_handovers;
-    r->scales.handover_us = fmax(0, r->scales.handover_us + handover_weight * left_us);
+    double left_us = (round_us - expected_us) / n_handovers,
+           kept_us = r->scales.handover_us *
+                     (1 - handover_forgetting * (1 - seen_part(r, expected_us, prompt_us, n_handovers)));
+    r->scales.handover_us = fmax(0, kept_us + handover_weight * left_us);
 }
 
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to) {

@@ -39,9 +39,11 @@ void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, 
 // would notice when it is free again. recent_us [cost->n_actions].
 void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us);
 
-// A round took round_us where its splits explain expected_us at r->scales: what is left is put on its hand-overs, which no split
-// shows, over some rounds. Not for the first round after a change.
-void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, uint32_t n_handovers);
+// A round took round_us where its splits explain expected_us at r->scales, and would explain prompt_us if hand-overs took no longer than
+// planned: what is left is put on its n_handovers, which no split shows, over some rounds. As far as the round would be as long without
+// them, since both sides wait for something else, they are not seen and slowly forgotten. Not for the first round after a change.
+void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, double prompt_us,
+                              uint32_t n_handovers);
 
 // Algorithm 3's deviation: the largest relative change of a resource between two moments; of hand-overs against half a millisecond.
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to);

@@ -77,11 +77,11 @@ static void log_decision(const struct atsi_rescheduler *r, const struct atsi_ass
                                         .verdict = verdict,
                                         .reason = r->tuner.reason,
                                         .wish = *wish,
-                                        .recorded = atsi_executor_recorder(r->executor, true)->scales,
+                                        .recorded = result->job.now,
                                         .decision = result->decision,
                                         .forecast_us = result->forecast_us,
                                         .at_work_forecast_us =
-                                            after_decode ? atsi_prepared_round_time(r->at_work, &wish->scales) : 0,
+                                            after_decode ? atsi_prepared_round_time(r->at_work, &result->job.now) : 0,
                                         .at_work_us = atsi_tuner_recent_us(&r->tuner),
                                         .at_work_rounds = r->tuner.n_rounds};
     atsi_decision_log_note(r->params.log, &entry);
@@ -110,17 +110,24 @@ static void put_aside(struct atsi_rescheduler *r, struct atsi_prepared_round *ol
     r->has_best = true;
 }
 
+// What its rounds should take of what those at work should; 0: unknown.
+static double promise_of(const struct atsi_rescheduler *r, const struct atsi_assigner_result *result) {
+    if (!r->at_work || r->assigned_for != 1) return 0;
+    double at_work_us = atsi_prepared_round_time(r->at_work, &result->job.now);
+    return at_work_us > 0 ? result->forecast_us / at_work_us : 0;
+}
+
 static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assigner_result *result,
                               const char *verdict, struct atsi_error *err) {
     struct atsi_prepared_round *old;
     ATSI_TRY(check(result, err));
     log_decision(r, result, verdict);
-    double started_us = atsi_clock_us();
+    double started_us = atsi_clock_us(), promised = promise_of(r, result);
     enum atsi_status status = atsi_executor_adopt(r->executor, result->prepared, &old, err);
     put_aside(r, old);
     r->at_work = result->prepared;
     r->assigned_for = result->job.n_tokens;
-    if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner, result->job.wish.use);
+    if (result->job.n_tokens == 1) atsi_tuner_begun(&r->tuner, result->job.wish.use, promised);
     count(r, result, atsi_clock_us() - started_us);
     trace_decision(r, result, verdict);
     return status;
@@ -129,18 +136,19 @@ static enum atsi_status adopt(struct atsi_rescheduler *r, const struct atsi_assi
 // ---- another kind of rounds ---------------------------------------------------------------------------------------
 
 static struct atsi_assigner_job decode_job(struct atsi_rescheduler *r) {
-    struct atsi_assigner_job job = {.n_tokens = 1, .wish = r->tuner.wish};
+    struct atsi_assigner_job job = {.n_tokens = 1, .wish = r->tuner.wish, .now = r->tuner.now};
     atsi_executor_unit_factors(r->executor, &atsi_executor_recorder(r->executor, true)->scales, r->factors);
     job.choose = !r->tuner.has_begun && r->tuner.params.has_choice;
     if (job.wish.by_unit) job.factors = r->factors;
     if (r->assigned_for == 1 && isfinite(r->tuner.most_ratio))
-        job.most_us = r->tuner.most_ratio * atsi_prepared_round_time(r->at_work, &job.wish.scales);
+        job.most_us = r->tuner.most_ratio * atsi_prepared_round_time(r->at_work, &job.now);
     return job;
 }
 
 static struct atsi_assigner_job prefill_job(const struct atsi_rescheduler *r, uint32_t n_tokens) {
     struct atsi_assigner_job job = {.n_tokens = n_tokens, .wish.scales = {1, 1, 1, 0}};
     if (!r->params.never) job.wish.scales = atsi_executor_recorder(r->executor, false)->scales;
+    job.now = job.wish.scales;
     return job;
 }
 
@@ -208,7 +216,8 @@ static enum atsi_status take_best(struct atsi_rescheduler *r, struct atsi_error 
     struct atsi_assigner_result best = r->best;
     r->has_best = r->returns = false;
     best.began_us = atsi_clock_us();
-    best.forecast_us = atsi_prepared_round_time(best.prepared, &best.job.wish.scales);
+    best.job.now = r->tuner.now;
+    best.forecast_us = atsi_prepared_round_time(best.prepared, &best.job.now);
     r->stats.n_decided++;
     return adopt(r, &best, "returned", err);
 }
@@ -220,7 +229,7 @@ static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_err
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
     trace_decision(r, &result, "declined: promises too little");
     log_decision(r, &result, "declined");
-    if (atsi_tuner_declined(&r->tuner, &atsi_executor_recorder(r->executor, true)->scales)) ask_or_return(r);
+    if (atsi_tuner_declined(&r->tuner)) ask_or_return(r);
     return ATSI_OK;
 }
 
@@ -235,8 +244,11 @@ enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint3
 
 void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens, double round_us) {
     struct atsi_recorder *recorder = atsi_executor_recorder(r->executor, true);
+    struct atsi_scales prompt = recorder->scales;
     if (n_tokens != 1) return;
+    prompt.handover_us = 0;
     atsi_recorder_note_round(recorder, round_us, atsi_prepared_round_time(r->at_work, &recorder->scales),
+                             atsi_prepared_round_time(r->at_work, &prompt),
                              atsi_prepared_round_figures(r->at_work).n_handovers);
     bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
     if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);

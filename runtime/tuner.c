@@ -4,24 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-// By their predictions: the same use for other speeds has to promise something; at the start, the other use must not be out of the
-// question. Later its forecast says little: it leans on speeds that were recorded under this one, where both sides may get in each
-// other's way more or less.
-static const double gain = 0.99, hopeless = 1.15, far_off = 1.5;
-// Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then a decision that
-// promises clearly more is kept unless it turns out clearly worse. The forecast of the other use says nothing, so that one has to turn
-// out clearly better.
-static const double clear_gain = 0.95, clearly_worse = 1.15;
-// Once speeds have been recorded for a while they are known better than after the few rounds of a trial; a little more counts than
-// after a change, since nothing is wrong.
+// What a decision has to promise at least: what a switch and a few rounds that may be worse cost, and what medians of rounds differ by luck.
+static const double switch_gain = 0.03, luck_weight = 1.5, most_gain = 0.2;
+// A forecast of the other use leans on speeds that were recorded under this one. At the start and after long, a trial may show that it is
+// better than its forecast, if that is near enough to what is at work for the trial to cost little.
+static const double near = 1.08;
+// The same use was decided for the plan's speeds: what is a little better for those recorded is worth it at the start.
 static const double polish = 0.98;
+// Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then what was promised
+// is kept unless it turns out clearly worse. The other use has to turn out clearly better.
+static const double clear_gain = 0.95, clearly_worse = 1.15;
+// What is at home was the fastest in many rounds: a trial of a few in which it is no slower than this says no other.
+static const double proven = 1.02;
 // Rounds that differ by this part of their median among each other need more of them to be compared.
-static const double noisy = 0.3;
+static const double noisy = 0.3, much_luck = 0.04;
+// More than this is no error of a forecast, but of a trial.
+static const double most_error = 1.25;
 
-// ---- times of rounds ----------------------------------------------------------------------------------------------
+// ---- rounds -------------------------------------------------------------------------------------------------------
 
 struct summary {
     double median_us, spread; // (longest - shortest) / median
+    double luck;              // standard error of the median, by the median
 };
 
 static int compare(const void *a, const void *b) {
@@ -29,13 +33,14 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Of the last n rounds, of which there are that many.
+// Of the last n rounds, of which there are that many. Luck is reckoned from the quartiles, which single rounds of three times the usual leave alone.
 static struct summary sum_up(const struct atsi_tuner *t, uint32_t n) {
     double sorted[ATSI_TUNER_MANY_ROUNDS];
     for (uint32_t back = 0; back < n; back++)
         sorted[back] = t->times_us[(t->n_rounds - 1 - back) % ATSI_TUNER_MANY_ROUNDS];
     qsort(sorted, n, sizeof *sorted, compare);
-    return (struct summary){sorted[n / 2], (sorted[n - 1] - sorted[0]) / sorted[n / 2]};
+    double median_us = sorted[n / 2], deviation = (sorted[3 * n / 4] - sorted[n / 4]) / 1.35;
+    return (struct summary){median_us, (sorted[n - 1] - sorted[0]) / median_us, 1.25 * deviation / sqrt(n) / median_us};
 }
 
 // The first round under an assignment does not count.
@@ -62,29 +67,58 @@ bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
     return deviation(t->reference_us, last_us) > t->params.epsilon;
 }
 
+static double median_of(double *values, uint32_t n) {
+    qsort(values, n, sizeof *values, compare);
+    return values[n / 2];
+}
+
+// A few rounds with items that waited for a time slice are no other speed.
+static struct atsi_scales median_speeds(const struct atsi_tuner *t) {
+    double cpu[ATSI_TUNER_SPEEDS], gpu[ATSI_TUNER_SPEEDS], link[ATSI_TUNER_SPEEDS], handover[ATSI_TUNER_SPEEDS];
+    uint32_t n = t->n_rounds < ATSI_TUNER_SPEEDS ? t->n_rounds : ATSI_TUNER_SPEEDS;
+    for (uint32_t i = 0; i < n; i++) {
+        cpu[i] = t->speeds[i].cpu;
+        gpu[i] = t->speeds[i].gpu;
+        link[i] = t->speeds[i].link;
+        handover[i] = t->speeds[i].handover_us;
+    }
+    return (struct atsi_scales){median_of(cpu, n), median_of(gpu, n), median_of(link, n), median_of(handover, n)};
+}
+
+static void note_round(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {
+    t->times_us[t->n_rounds % ATSI_TUNER_MANY_ROUNDS] = round_us;
+    t->speeds[t->n_rounds % ATSI_TUNER_SPEEDS] = *scales;
+    t->n_rounds++;
+    t->n_recorded++;
+    t->now = median_speeds(t);
+    t->is_noisy = (has_rounds(t, ATSI_TUNER_ROUNDS) && sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy) ||
+                  (has_rounds(t, ATSI_TUNER_MANY_ROUNDS) && sum_up(t, ATSI_TUNER_MANY_ROUNDS).luck > much_luck);
+}
+
 // ---- asking -------------------------------------------------------------------------------------------------------
 
-// `now`: the speeds recorded at this moment, from which on changes count.
-static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *now,
+// `speeds`: recorded under what is asked for, as far as known: changes count from them once it is at work.
+static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *speeds,
                 double most_ratio, const char *reason) {
     t->wish = *wish;
     t->most_ratio = most_ratio;
-    t->reference = *now;
+    t->asked_at = *speeds;
     t->reason = reason;
     t->asked = true;
     return true;
 }
 
-void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use) {
+void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use, double promised) {
     if (!t->has_begun) {
         t->wish.use = use;
         t->n_left[use]--;
         t->has_begun = true;
     }
     t->at_work = t->wish;
-    t->at_work_reference = t->reference;
+    t->reference = t->asked_at;
+    t->promised = promised;
     t->asked = false;
-    t->n_rounds = t->n_deviating = t->n_behind = 0;
+    t->n_rounds = t->n_deviating = t->n_behind = t->n_steady = 0;
     t->reference_us = 0;
 }
 
@@ -93,7 +127,8 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
     struct atsi_tuner_wish first = {params->has_choice ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS, as_planned, false};
     *t = (struct atsi_tuner){.params = *params,
                              .trying = params->is_dynamic,
-                             .other_scales = as_planned,
+                             .now = as_planned,
+                             .error = {1, 1},
                              .second_wait = ATSI_TUNER_SECOND,
                              .polish_wait = ATSI_TUNER_SECOND};
     t->n_left[ATSI_LINK_STREAMS] = 2;
@@ -107,21 +142,46 @@ static bool is_alike(const struct atsi_tuner *t, const struct atsi_scales *a, co
     return atsi_scales_deviation(a, b) < t->params.epsilon / 3;
 }
 
-// Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
-static bool is_as_decided(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    bool known = t->at_work.use == ATSI_LINK_STREAMS || t->at_work.by_unit;
-    return known && is_alike(t, &t->at_work.scales, now);
+static bool are_alike(const struct atsi_tuner *t, const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
+    return a->use == b->use && is_alike(t, &a->scales, &b->scales);
 }
 
 static enum atsi_link_use other(enum atsi_link_use use) {
     return use == ATSI_LINK_STREAMS ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
 }
 
+static double least_promise(const struct atsi_tuner *t) {
+    uint32_t n = t->n_rounds - 1 < ATSI_TUNER_MANY_ROUNDS ? t->n_rounds - 1 : ATSI_TUNER_MANY_ROUNDS;
+    return 1 - fmin(most_gain, switch_gain + luck_weight * sum_up(t, n).luck);
+}
+
+// ---- what is remembered -------------------------------------------------------------------------------------------
+
+static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
+    return a->use == b->use && a->by_unit == b->by_unit && atsi_scales_deviation(&a->scales, &b->scales) == 0;
+}
+
+static void remember(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *speeds) {
+    t->memory[t->i_memory] = (struct atsi_tuner_memory){*wish, *speeds, t->n_recorded};
+    t->i_memory = (t->i_memory + 1) % ATSI_TUNER_MEMORY;
+}
+
+// Nothing better than what is at work was found at speeds like these, and not long ago.
+static bool was_in_vain(const struct atsi_tuner *t) {
+    double near_by = t->is_noisy ? 2 * t->params.epsilon : t->params.epsilon;
+    for (uint32_t i = 0; i < ATSI_TUNER_MEMORY; i++) {
+        const struct atsi_tuner_memory *m = &t->memory[i];
+        if (m->round == 0 || t->n_recorded - m->round > ATSI_TUNER_LONGEST || !is_same(&m->wish, &t->at_work)) continue;
+        if (atsi_scales_deviation(&m->speeds, &t->now) < near_by) return true;
+    }
+    return false;
+}
+
 // ---- trials -------------------------------------------------------------------------------------------------------
 
 // How long rounds of a result may take, against those of an earlier one, for it to be the better one.
 static double tolerance(const struct atsi_tuner *t, const struct atsi_tuner_result *result) {
-    if (!t->was_noisy) return 1;
+    if (!t->was_noisy) return t->has_home && is_same(&result->wish, &t->home) ? proven : 1;
     return result->wish.use == t->results[0].wish.use ? clearly_worse : clear_gain;
 }
 
@@ -137,10 +197,6 @@ bool atsi_tuner_may_return(const struct atsi_tuner *t) {
     return t->trying && t->n_results > 0 && find_best(t) == t->i_newest;
 }
 
-static bool are_alike(const struct atsi_tuner *t, const struct atsi_tuner_wish *a, const struct atsi_tuner_wish *b) {
-    return a->use == b->use && is_alike(t, &a->scales, &b->scales);
-}
-
 // The fastest of those that differ from the best in more than their luck.
 static struct atsi_tuner_result find_second(const struct atsi_tuner *t, uint32_t best) {
     struct atsi_tuner_result second = {.median_us = 0};
@@ -152,37 +208,41 @@ static struct atsi_tuner_result find_second(const struct atsi_tuner *t, uint32_t
     return second;
 }
 
-static bool settle(struct atsi_tuner *t, const struct atsi_scales *now) {
+static void move_home(struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
+    t->has_home = true;
+    t->home = *wish;
+    t->home_scales.cpu = t->home_us = 0;
+}
+
+static bool settle(struct atsi_tuner *t) {
     uint32_t best = find_best(t);
     t->trying = false;
     t->n_settled = 0;
     t->second = find_second(t, best);
+    t->second_scales = t->now;
     if (t->n_results > 1) {
         memcpy(t->finished, t->results, sizeof t->finished);
         t->n_finished = t->n_results;
     }
-    if (!t->has_home) t->home = t->results[best].wish;
-    t->has_home = true;
-    return best != t->i_newest && ask(t, &t->results[best].wish, now, INFINITY, "the fastest of those tried");
+    // Nothing had changed: what is better than what was at home is better there.
+    bool was_home = t->has_home && !t->follows && is_same(&t->results[0].wish, &t->home);
+    if (!t->has_home || (was_home && best > 0)) move_home(t, &t->results[best].wish);
+    if (t->follows && best == 0) remember(t, &t->results[0].wish, &t->began_at);
+    if (best == t->i_newest) return false;
+    return ask(t, &t->results[best].wish, best == 0 ? &t->began_at : &t->now, INFINITY, "the fastest of those tried");
 }
 
-static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, const struct atsi_scales *now, double most_ratio,
-                    const char *reason) {
+static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, double most_ratio, const char *reason) {
     // The first shares of all show what single units take in two parts.
-    struct atsi_tuner_wish wish = {use, *now, use == ATSI_LINK_STREAMS || t->n_left[use] == 1};
+    struct atsi_tuner_wish wish = {use, t->now, use == ATSI_LINK_STREAMS || t->n_left[use] == 1};
     t->n_left[use]--;
-    return ask(t, &wish, now, most_ratio, reason);
+    return ask(t, &wish, &t->now, most_ratio, reason);
 }
 
-static bool try_other(struct atsi_tuner *t, const struct atsi_scales *now, const char *reason) {
-    t->other_scales = *now;
+static bool try_other(struct atsi_tuner *t, double most_ratio, const char *reason) {
+    enum atsi_link_use here = t->at_work.use, there = other(here);
     t->n_since_other = 0;
-    return try_use(t, other(t->at_work.use), now, t->has_home ? far_off : hopeless, reason);
-}
-
-// What has been tried is too far behind for a better decision to help.
-static bool is_hopeless(const struct atsi_tuner *t) {
-    return t->n_results > 0 && t->results[t->i_newest].median_us > hopeless * t->results[find_best(t)].median_us;
+    return try_use(t, there, most_ratio * t->error[here] / t->error[there], reason);
 }
 
 static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
@@ -191,18 +251,61 @@ static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *
     return false;
 }
 
-static bool next_trial(struct atsi_tuner *t, const struct atsi_scales *now) {
+// Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
+static bool is_as_decided(const struct atsi_tuner *t) {
+    bool known = t->at_work.use == ATSI_LINK_STREAMS || t->at_work.by_unit;
+    return known && is_alike(t, &t->at_work.scales, &t->now);
+}
+
+// What has been tried is too far behind for a better decision to help.
+static bool is_hopeless(const struct atsi_tuner *t) {
+    return t->results[t->i_newest].median_us > near * t->results[find_best(t)].median_us;
+}
+
+static bool next_of_first_trials(struct atsi_tuner *t) {
     enum atsi_link_use use = t->at_work.use;
     // The forecast of streams tells whether other streams are better; that of shares knows nothing of what single units took.
-    double most_ratio = use == ATSI_LINK_STREAMS ? 1 : INFINITY;
-    if (t->n_left[use] > 0 && !is_as_decided(t, now) && !is_hopeless(t))
-        return try_use(t, use, now, most_ratio, "trial");
+    double most_ratio = use == ATSI_LINK_STREAMS ? polish : INFINITY;
+    if (t->n_left[use] > 0 && !is_as_decided(t) && !is_hopeless(t)) return try_use(t, use, most_ratio, "trial");
     t->n_left[use] = 0;
-    if (t->n_left[other(use)] > 0) return try_other(t, now, "trial");
-    bool home_left = t->home_left && !was_tried(t, &t->home);
+    return t->n_left[other(use)] > 0 ? try_other(t, near, "trial") : settle(t);
+}
+
+// What is at home was decided for, as far as speeds have changed since: where the plan's times are off, but were the better guide, they
+// stay the guide. Speeds look different under the other use; for that one they are what was recorded.
+static struct atsi_scales scale_wish(const struct atsi_tuner *t) {
+    const struct atsi_scales *w = &t->home.scales, *r = &t->home_scales, *now = &t->now;
+    if (t->at_work.use != t->home.use || !(r->cpu > 0)) return *now;
+    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link,
+                                now->handover_us};
+}
+
+// At speeds like those under which it was the fastest, what is at home is that whatever is forecast while what was recorded under a load
+// fades.
+static bool is_as_at_home(const struct atsi_tuner *t) {
+    return t->home_scales.cpu > 0 && atsi_scales_deviation(&t->home_scales, &t->now) < t->params.epsilon / 2;
+}
+
+static double most_of_home(const struct atsi_tuner *t) {
+    return t->is_noisy ? least_promise(t) : is_as_at_home(t) ? near : 1;
+}
+
+// Home comes first: it has proved itself, and what is decided for speeds near those of home has to be better than that.
+static bool next_of_changed_speeds(struct atsi_tuner *t) {
+    enum atsi_link_use use = t->at_work.use;
+    bool home_left = t->home_left && !was_tried(t, &t->home), same_left = t->n_left[use] > 0;
+    struct atsi_tuner_wish same = {use, scale_wish(t), t->at_work.by_unit};
+    if (find_best(t) != t->i_newest) return settle(t);
     t->home_left = false;
-    if (home_left) return ask(t, &t->home, now, INFINITY, "as at the start");
-    return settle(t, now);
+    if (home_left) return ask(t, &t->home, &t->now, most_of_home(t), "as at the start");
+    t->n_left[use] = 0;
+    if (same_left && !was_tried(t, &same) && !are_alike(t, &same, &t->home))
+        return ask(t, &same, &t->now, least_promise(t), t->change);
+    return t->n_left[other(use)] > 0 ? try_other(t, least_promise(t), "trial") : settle(t);
+}
+
+static bool next_trial(struct atsi_tuner *t) {
+    return t->has_home ? next_of_changed_speeds(t) : next_of_first_trials(t);
 }
 
 static void note_result(struct atsi_tuner *t, double median_us) {
@@ -210,66 +313,71 @@ static void note_result(struct atsi_tuner *t, double median_us) {
     t->results[t->n_results++] = (struct atsi_tuner_result){t->at_work, median_us};
 }
 
-static bool end_trial(struct atsi_tuner *t, double median_us, const struct atsi_scales *now) {
-    // Decided for the plan's times: only now is known what they mean.
-    if (t->n_results == 0) t->reference = t->at_work_reference = *now;
-    note_result(t, median_us);
-    return next_trial(t, now);
+static double clamp(double value, double most) { return fmin(most, fmax(1 / most, value)); }
+
+// What was promised of the other use, against what it took: so much are forecasts of it off.
+static void learn_error(struct atsi_tuner *t) {
+    const struct atsi_tuner_result *before = &t->results[t->n_results - 2], *newest = &t->results[t->i_newest];
+    double *error = &t->error[newest->wish.use];
+    if (!(t->promised > 0) || t->was_noisy || t->is_noisy || before->wish.use == newest->wish.use) return;
+    *error = clamp(t->error[before->wish.use] * newest->median_us / before->median_us / t->promised, most_error);
 }
 
-bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *now) {
-    // What is at work is as good as anything that would be decided for these speeds for the same use; of the other use nothing is known.
-    if (t->wish.use != t->at_work.use) t->reference = t->at_work_reference;
-    t->n_left[t->wish.use] = 0;
+static bool end_trial(struct atsi_tuner *t, double median_us) {
+    // Decided for the plan's times: only now is known what they mean.
+    if (t->n_results == 0) t->reference = t->began_at = t->now;
+    note_result(t, median_us);
+    if (t->n_results > 1) learn_error(t);
+    // What else was to be tried is for speeds that are no more.
+    bool has_changed = t->follows && atsi_scales_deviation(&t->began_at, &t->now) > 2 * t->params.epsilon;
+    return has_changed ? settle(t) : next_trial(t);
+}
+
+bool atsi_tuner_declined(struct atsi_tuner *t) {
+    if (!t->has_home) t->n_left[t->wish.use] = 0;
     t->wish = t->at_work;
-    atsi_tuner_begun(t, t->wish.use);
-    return next_trial(t, now);
+    t->asked = false;
+    return next_trial(t);
 }
 
 // ---- changes ------------------------------------------------------------------------------------------------------
 
-// What is at home was decided for, as far as speeds have changed since: where the plan's times are off, but were the better guide, they
-// stay the guide. Speeds look different under the other use; for that one they are what was recorded.
-static struct atsi_scales scale_wish(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    const struct atsi_scales *w = &t->home.scales, *r = &t->home_scales;
-    if (t->at_work.use != t->home.use || !(r->cpu > 0)) return *now;
-    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link,
-                                now->handover_us};
-}
-
-// The assignment at work is the first of the trials and already over; its last n rounds count, as a load that has just begun is in no
-// other.
-static void begin_again(struct atsi_tuner *t, uint32_t n, bool with_other, bool with_home) {
+// The assignment at work is the first of the trials and already over; its last rounds count.
+static void begin_again(struct atsi_tuner *t) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
     t->was_noisy = t->is_noisy;
-    note_result(t, sum_up(t, n).median_us);
+    // A load that has just begun is in no other.
+    note_result(t, sum_up(t, t->is_noisy ? ATSI_TUNER_MANY_ROUNDS - 1 : ATSI_TUNER_CERTAIN - 1).median_us);
+    t->began_at = t->now;
     t->trying = true;
-    t->n_left[t->at_work.use] = 0;
-    t->n_left[other(t->at_work.use)] = with_other;
-    t->home_left = with_home;
+    t->follows = t->home_left = false;
+    t->n_left[ATSI_LINK_STREAMS] = t->n_left[ATSI_LINK_SHARES] = 0;
 }
 
-// The last trial of the other use was long ago or under another load. Under noise a trial takes longer, and speeds change all the time.
-static bool may_try_other(const struct atsi_tuner *t, const struct atsi_scales *now) {
-    if (!t->params.has_choice) return false;
-    if (t->is_noisy && t->n_since_other < ATSI_TUNER_PATIENCE) return false;
-    return t->n_since_other >= (t->is_noisy ? ATSI_TUNER_LONGEST / 2 : ATSI_TUNER_PATIENCE) ||
-           atsi_scales_deviation(&t->other_scales, now) > 2 * t->params.epsilon;
-}
-
-static bool follow(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now, const char *reason) {
-    struct atsi_tuner_wish wish = {t->at_work.use, scale_wish(t, now), t->at_work.by_unit};
-    bool calm = !t->is_noisy;
+static bool follow(struct atsi_tuner *t, const char *reason) {
     t->second_wait = t->polish_wait = ATSI_TUNER_SECOND;
-    begin_again(t, n, may_try_other(t, now), calm);
-    return ask(t, &wish, now, calm ? gain : clear_gain, reason);
+    begin_again(t);
+    t->follows = t->home_left = true;
+    t->n_left[t->at_work.use] = 1;
+    t->n_left[other(t->at_work.use)] = t->params.has_choice;
+    t->change = reason;
+    return next_trial(t);
 }
 
-static bool try_second(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
+static bool try_second(struct atsi_tuner *t) {
     t->second_wait *= 2;
-    begin_again(t, n, false, false);
-    return ask(t, &t->second.wish, now, INFINITY, "the next best was faster");
+    begin_again(t);
+    return ask(t, &t->second.wish, &t->now, near, "the next best was faster");
+}
+
+// Speeds are again as they were at home.
+static bool try_home(struct atsi_tuner *t) {
+    if (!is_as_at_home(t) || are_alike(t, &t->at_work, &t->home)) return false;
+    if (t->n_settled < ATSI_TUNER_SECOND || was_in_vain(t)) return false;
+    begin_again(t);
+    t->follows = t->home_left = true;
+    return next_trial(t);
 }
 
 // Something like it was tried lately, and is not at work.
@@ -278,77 +386,102 @@ static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *w
 }
 
 // The same use as decided for what is known by now. True when it is asked for.
-static bool try_to_polish(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
-    struct atsi_tuner_wish wish = {t->at_work.use, *now, true};
+static bool try_to_polish(struct atsi_tuner *t) {
+    struct atsi_tuner_wish wish = {t->at_work.use, t->now, true};
     if (t->n_settled < t->polish_wait) return false;
     t->polish_wait = t->n_settled + ATSI_TUNER_PATIENCE;
-    if (atsi_scales_deviation(&t->at_work.scales, now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;
-    begin_again(t, n, false, false);
-    return ask(t, &wish, now, polish, "speeds are known better");
+    if (atsi_scales_deviation(&t->at_work.scales, &t->now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;
+    begin_again(t);
+    return ask(t, &wish, &t->now, least_promise(t), "speeds are known better");
 }
 
-static bool try_what_is_overdue(struct atsi_tuner *t, uint32_t n, const struct atsi_scales *now) {
-    begin_again(t, n, true, false);
-    return try_other(t, now, "not tried for long");
+// Every time that it came out too far behind counts for less.
+static bool try_what_is_overdue(struct atsi_tuner *t) {
+    enum atsi_link_use there = other(t->at_work.use);
+    t->error[there] = sqrt(t->error[there] * t->error[t->at_work.use]);
+    begin_again(t);
+    return try_other(t, near, "not tried for long");
+}
+
+// Speeds look somewhat different under every assignment: changes count from what was recorded under the one at work. What is more than
+// that has changed since it was asked for. At home they count from what it was when it became that.
+static void take_reference(struct atsi_tuner *t, double median_us) {
+    bool at_home = is_same(&t->at_work, &t->home);
+    if (at_home && t->home_us == 0) {
+        t->home_us = median_us;
+        t->home_scales = t->now;
+    }
+    t->reference_us = at_home ? t->home_us : median_us;
+    double handover_us =
+        fmax(t->reference.handover_us, t->now.handover_us); // what is recorded of a load that has gone fades slowly
+    if (atsi_scales_deviation(&t->reference, &t->now) > 2 * t->params.epsilon) return;
+    t->reference = t->now;
+    t->reference.handover_us = handover_us;
+}
+
+// Speeds that still move are none to decide for: they are smoothed, and threads adapt themselves to a load.
+static bool is_steady(struct atsi_tuner *t) {
+    bool moves = t->n_steady == 0 || atsi_scales_deviation(&t->steady, &t->now) > t->params.epsilon / 2;
+    if (moves) t->steady = t->now;
+    t->n_steady = moves ? 1 : t->n_steady + 1;
+    return t->n_steady >= ATSI_TUNER_CERTAIN / 2;
+}
+
+// Speeds of noisy rounds are never steady; then trials take long, too, and come more rarely.
+static bool is_certain(const struct atsi_tuner *t, bool steady) {
+    if (t->is_noisy && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
+    return t->n_deviating >= ATSI_TUNER_CERTAIN && (steady || t->is_noisy || t->n_deviating >= ATSI_TUNER_PATIENCE);
+}
+
+// A resource that has become faster may be used more, though no round tells. One that has become slower is of no concern as long as rounds
+// are not.
+static bool is_relieved(const struct atsi_tuner *t) {
+    const struct atsi_scales *r = &t->reference, *now = &t->now;
+    struct atsi_scales prompt = *r;
+    prompt.handover_us = fmin(r->handover_us, now->handover_us);
+    double faster = fmax(r->cpu / now->cpu, fmax(r->gpu / now->gpu, r->link / now->link)) - 1,
+           prompter = atsi_scales_deviation(r, &prompt);
+    return fmax(faster, prompter) > (t->is_noisy ? 2 : 1) * t->params.epsilon;
 }
 
 static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
     return t->second.median_us > 0 && median_us > (1 + t->params.epsilon / 3) * t->second.median_us &&
-           t->n_settled >= t->second_wait;
-}
-
-// Speeds look somewhat different under every assignment: changes count from what was recorded under the one at work. What is more than
-// that has changed since it was asked for.
-static void take_reference(struct atsi_tuner *t, double median_us, const struct atsi_scales *now) {
-    t->reference_us = median_us;
-    if (t->home_scales.cpu == 0 && are_alike(t, &t->at_work, &t->home)) t->home_scales = *now;
-    if (atsi_scales_deviation(&t->reference, now) <= 2 * t->params.epsilon) t->reference = t->at_work_reference = *now;
-}
-
-// Speeds that still move are none to decide for: they are smoothed, and threads adapt themselves to a load.
-static bool is_steady(struct atsi_tuner *t, const struct atsi_scales *now) {
-    bool moves = t->n_steady == 0 || atsi_scales_deviation(&t->steady, now) > t->params.epsilon / 2;
-    if (moves) t->steady = *now;
-    t->n_steady = moves ? 1 : t->n_steady + 1;
-    return t->n_steady >= ATSI_TUNER_CERTAIN;
-}
-
-// Whether a change has lasted long enough to be decided for.
-static bool is_certain(const struct atsi_tuner *t, uint32_t n, bool steady) {
-    // Speeds of noisy rounds are never steady; but then n is larger.
-    if (t->is_noisy && t->n_settled < ATSI_TUNER_PATIENCE / 2) return false;
-    return t->n_deviating >= n && (steady || t->is_noisy || t->n_deviating >= ATSI_TUNER_PATIENCE);
+           t->n_settled >= t->second_wait && atsi_scales_deviation(&t->second_scales, &t->now) < t->params.epsilon / 2;
 }
 
 // What is worth a trial although nothing has changed. True when it is asked for.
-static bool improve(struct atsi_tuner *t, double median_us, bool steady, const struct atsi_scales *now) {
+static bool improve(struct atsi_tuner *t, double median_us, bool steady) {
+    bool as_it_was = atsi_scales_deviation(&t->reference, &t->now) < t->params.epsilon / 2;
     t->n_behind = is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
-    if (t->n_behind >= ATSI_TUNER_CERTAIN) return try_second(t, ATSI_TUNER_CERTAIN, now);
-    return steady && try_to_polish(t, ATSI_TUNER_CERTAIN, now);
+    if (t->n_behind >= ATSI_TUNER_CERTAIN) return try_second(t);
+    if (steady && try_home(t)) return true;
+    if (!steady || !as_it_was) return false;
+    if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t);
+    return deviation(t->reference_us, median_us) < t->params.epsilon / 2 && try_to_polish(t);
 }
 
-static bool watch(struct atsi_tuner *t, const struct atsi_scales *now) {
-    double median_us;
+static bool watch(struct atsi_tuner *t) {
     t->n_settled++;
     t->n_since_other++;
-    if (t->n_rounds < t->params.tau || !is_measured(t, &median_us)) return false;
-    if (t->reference_us == 0) take_reference(t, median_us, now);
-    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_CERTAIN;
-    if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t, n, now);
-    bool other_speeds = atsi_scales_deviation(&t->reference, now) > t->params.epsilon,
-         other_times = deviation(t->reference_us, median_us) > t->params.epsilon, steady = is_steady(t, now);
-    t->n_deviating = other_speeds || other_times ? t->n_deviating + 1 : 0;
-    if (t->n_deviating == 0 && !t->is_noisy) return improve(t, median_us, steady, now);
-    if (!is_certain(t, n, steady)) return false;
+    if (t->n_rounds < t->params.tau || !has_rounds(t, ATSI_TUNER_MANY_ROUNDS)) return false;
+    double median_us = sum_up(t, ATSI_TUNER_MANY_ROUNDS).median_us;
+    if (t->reference_us == 0) take_reference(t, median_us);
+    bool other_times = deviation(t->reference_us, median_us) > t->params.epsilon, relieved = is_relieved(t),
+         steady = is_steady(t);
+    t->n_deviating = other_times || relieved ? t->n_deviating + 1 : 0;
+    if (t->n_deviating == 0) return !t->is_noisy && improve(t, median_us, steady);
+    if (!is_certain(t, steady)) return false;
     t->n_deviating = 0;
-    return follow(t, n - 1, now, other_speeds ? "speeds have changed" : "rounds take another time");
+    if (was_in_vain(t)) return false;
+    bool other_speeds = atsi_scales_deviation(&t->reference, &t->now) > t->params.epsilon;
+    t->reference = t->now;
+    return follow(t, other_speeds ? "speeds have changed" : "rounds take another time");
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {
     double median_us;
     if (!t->params.is_dynamic || t->asked) return false;
-    t->times_us[t->n_rounds++ % ATSI_TUNER_MANY_ROUNDS] = round_us;
-    t->is_noisy = has_rounds(t, ATSI_TUNER_ROUNDS) && sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy;
-    if (atsi_tuner_is_settled(t)) return watch(t, scales);
-    return is_measured(t, &median_us) && end_trial(t, median_us, scales);
+    note_round(t, round_us, scales);
+    if (atsi_tuner_is_settled(t)) return watch(t);
+    return is_measured(t, &median_us) && end_trial(t, median_us);
 }

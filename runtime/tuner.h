@@ -1,24 +1,30 @@
 // tuner.h: when to decide anew about decode rounds, and for which use of the link (the paper's Algorithm 3, docs/load.md). Pure.
 //
-// A decision is asked for when the recorded speeds deviate by epsilon from those of the last decision, or the time of a round from
-// what it was, and tau has passed since the assignment at work was taken over. What is faster is found by trying: each candidate runs
-// for a few rounds (the first is not counted; more where rounds differ much among themselves), and the one with the lowest median stays. At the
-// start the use of the link that the plan's times favour is tried as they have it, then as decided for what that showed, then the other use
-// likewise. What came out of that is at home. When speeds change, the use at work is tried as decided for the new ones, then the other use, then
-// what is at home; what was at work returns if it was faster. The next best is tried again when what is at work turns out slower than that was.
+// A decision is asked for when rounds take another time than they did, by epsilon, or a resource has become that much faster, and tau has
+// passed since the assignment at work was taken over. Speeds and times are medians of rounds. What is asked for has to promise more than a
+// switch costs and rounds differ by luck, by forecasts that are all of the speeds of now; else it is declined. Then it runs for a few rounds (the
+// first is not counted; more where rounds differ much among themselves), and what was at work returns if it was faster. Where nothing
+// better was found is remembered. When speeds change what is at home is asked for first, then the use at work as decided for the new ones, then
+// the other use.
+//
+// At home is what comes out of the first trials: of the use of the link that the plan's times favour, as they have it, then as decided for
+// what that showed, and of the other use likewise if its forecast is near.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 
 #include "runtime/dispatcher.h"
 
 enum {
-    ATSI_TUNER_ROUNDS = 5,       // of a trial, and of a median
-    ATSI_TUNER_MANY_ROUNDS = 14, // where rounds differ much among themselves
+    ATSI_TUNER_ROUNDS = 5,       // of a trial
+    ATSI_TUNER_MANY_ROUNDS = 14, // where rounds differ much among themselves, and of a median that is watched
+    ATSI_TUNER_SPEEDS = 9,       // rounds whose medians are the speeds of now
     ATSI_TUNER_TRIALS = 4,       // at most, one after the other
-    ATSI_TUNER_CERTAIN = 4,      // rounds in a row that deviate are a change
-    ATSI_TUNER_PATIENCE = 64,    // rounds before the other use is tried again at speeds like those of its last trial
-    ATSI_TUNER_LONGEST = 512,    // and in any case
-    ATSI_TUNER_SECOND = 16,      // rounds before the next best is tried again, at first
+    ATSI_TUNER_CERTAIN = 8,      // rounds in a row whose median deviates are a change
+    ATSI_TUNER_PATIENCE = 64,    // rounds before what is at work is decided once more
+    ATSI_TUNER_LONGEST =
+        512, // before the other use is tried although nothing has changed; what is remembered is forgotten
+    ATSI_TUNER_SECOND = 16, // before the next best is tried again, at first
+    ATSI_TUNER_MEMORY = 8
 };
 
 struct atsi_tuner_params {
@@ -40,42 +46,61 @@ struct atsi_tuner_result {
     double median_us;
 };
 
+// Nothing better than `wish` was found at these speeds.
+struct atsi_tuner_memory {
+    struct atsi_tuner_wish wish;
+    struct atsi_scales speeds;
+    uint64_t round; // n_recorded then; 0: free
+};
+
 struct atsi_tuner {
     struct atsi_tuner_params params;
     // What is at work, and what is asked for.
     struct atsi_tuner_wish at_work;
-    struct atsi_tuner_wish wish;          // of the assignment at work, or of the one asked for
-    struct atsi_scales reference;         // recorded when what is wished for was decided
-    struct atsi_scales at_work_reference; // and what is at work
-    double most_ratio; // of the predicted times of the wish and of what is at work; above it the wish is to be declined
-    double reference_us;                     // what rounds at work take; 0: not known yet
-    const char *reason;                      // of the newest wish, for people
-    double times_us[ATSI_TUNER_MANY_ROUNDS]; // ring
+    struct atsi_tuner_wish wish; // of the assignment at work, or of the one asked for
+    struct atsi_scales now;      // recorded lately under what is at work: what forecasts are to be of
+    double
+        most_ratio; // of the forecasts of the wish and of what is at work, at the speeds of now; above it the wish is to be declined
+    const char *reason, *change; // of the newest wish, of the newest trials for changed speeds; for people
+    // What changes count from: speeds and times of rounds under what is at work.
+    struct atsi_scales asked_at, reference;
+    double reference_us;                          // 0: not known yet
+    double times_us[ATSI_TUNER_MANY_ROUNDS];      // ring
+    struct atsi_scales speeds[ATSI_TUNER_SPEEDS]; // ring
     // Trials: those going on, and the last that compared any.
     struct atsi_tuner_result results[ATSI_TUNER_TRIALS], finished[ATSI_TUNER_TRIALS];
-    struct atsi_tuner_result second; // the next best of the last trials; median 0: none
-    struct atsi_tuner_wish home;     // the fastest of the first trials
-    struct atsi_scales home_scales;  // recorded under it; cpu 0: not yet
-    struct atsi_scales other_scales; // recorded when the use that is not at work was last tried
-    struct atsi_scales steady;       // what speeds have stayed near to, for n_steady rounds
-    // Rounds: since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials ended;
-    // without a trial of the other use; that speeds have been steady.
+    struct atsi_tuner_result second;  // the next best of the last trials; median 0: none
+    struct atsi_scales second_scales; // recorded when they ended
+    struct atsi_scales began_at;      // and when they began
+    struct atsi_tuner_wish home;      // the fastest of the first trials
+    struct atsi_scales home_scales;   // recorded under it; cpu 0: not yet
+    double home_us;                   // and what its rounds took then
+    struct atsi_scales steady;        // what speeds have stayed near to, for n_steady rounds
+    double promised;                  // by the forecasts, what is on trial takes of what was at work before; 0: unknown
+    double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
+    struct atsi_tuner_memory memory[ATSI_TUNER_MEMORY];
+    // Rounds: in all; since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials
+    // ended; without a trial of the other use; that speeds have been steady.
+    uint64_t n_recorded;
     uint32_t n_rounds, n_deviating, n_behind, n_settled, n_since_other, n_steady;
     uint32_t polish_wait, second_wait; // before what is at work may be decided once more, and the next best tried again
     uint32_t n_results, n_finished, i_newest;    // the newest result is at work when the trials end
+    uint32_t i_memory;                           // the oldest
     uint32_t n_left[ATSI_LINK_USES];             // trials of each use that may come yet
     bool asked;                                  // nothing is counted until atsi_tuner_begun
     bool has_begun, trying, has_home, home_left; // home_left: it is to be tried yet
+    bool follows;                                // the trials are for changed speeds
     bool is_noisy, was_noisy;                    // the last rounds are; they were when the trials began
 };
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
 // Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
-// What was asked for is not taken over, its prediction being over most_ratio. Returns true when another decision is due: for t->wish.
-bool atsi_tuner_declined(struct atsi_tuner *t, const struct atsi_scales *scales);
+// What was asked for is not taken over, its forecast being over most_ratio. Returns true when another decision is due: for t->wish.
+bool atsi_tuner_declined(struct atsi_tuner *t);
 // What was asked for last is at work from the coming round on. `use`: that of the wish, but for the first assignment of all, whose use is free.
-void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use);
+// `promised`: its forecast by that of what was at work before, at the speeds of now; 0: unknown.
+void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use, double promised);
 // Whether what is at work is the fastest of those tried so far, while something else is about to be tried.
 bool atsi_tuner_may_return(const struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);

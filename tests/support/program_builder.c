@@ -155,26 +155,33 @@ static void build_gated_experts(struct atsi_program *p, int32_t x, int32_t h) {
     unit(p, "down_exps", ATSI_UNIT_EXPERTS, 2, r.unit);
 }
 
-static void build_plan(struct atsi_plan *plan, bool gated) {
+struct stream { // the residual stream and its norm
+    int32_t x, h;
+};
+
+static struct stream begin_plan(struct atsi_plan *plan) {
     memset(plan, 0, sizeof *plan);
     struct atsi_program *p = &plan->program;
     plan->limits = (struct atsi_plan_limits){.n_ctx = 64, .chunk = 8, .n_outputs = 2, .kv_type = ATSI_F16};
     strcpy(plan->model.arch, "test");
     strcpy(plan->certificate.milp_status, "skipped");
-    int32_t x = atsi_program_add_buffer(p, "x", WIDTH, ATSI_ROWS_TOKENS, false);
-    int32_t h = atsi_program_add_buffer(p, "h", WIDTH, ATSI_ROWS_TOKENS, false);
-    int32_t y = atsi_program_add_buffer(p, "y", WIDTH, ATSI_ROWS_OUTPUTS, false);
-    p->logits = atsi_program_add_buffer(p, "logits", VOCAB, ATSI_ROWS_OUTPUTS, false);
-    p->n_vocab = VOCAB;
+    struct stream s = {.x = atsi_program_add_buffer(p, "x", WIDTH, ATSI_ROWS_TOKENS, false),
+                       .h = atsi_program_add_buffer(p, "h", WIDTH, ATSI_ROWS_TOKENS, false)};
     int32_t table = tensor(p, "token_embd", WIDTH, VOCAB, 1);
     struct atsi_op *o = op(p, ATSI_OP_EMBED);
-    o->out[0] = view(x, WIDTH);
+    o->out[0] = view(s.x, WIDTH);
     o->tensor[0] = table;
     o->u.embed_scale = 1.0f;
     unit(p, "token_embd", ATSI_UNIT_EMBED, 1, ATSI_NONE);
-    build_attention(p, x, h);
-    (gated ? build_gated_experts : build_experts)(p, x, h);
-    o = op(p, ATSI_OP_SELECT);
+    return s;
+}
+
+static void end_plan(struct atsi_plan *plan, int32_t x) {
+    struct atsi_program *p = &plan->program;
+    int32_t y = atsi_program_add_buffer(p, "y", WIDTH, ATSI_ROWS_OUTPUTS, false);
+    p->logits = atsi_program_add_buffer(p, "logits", VOCAB, ATSI_ROWS_OUTPUTS, false);
+    p->n_vocab = VOCAB;
+    struct atsi_op *o = op(p, ATSI_OP_SELECT);
     o->in[0] = view(x, WIDTH);
     o->out[0] = view(y, WIDTH);
     norm(p, y, y);
@@ -183,9 +190,45 @@ static void build_plan(struct atsi_plan *plan, bool gated) {
     atsi_program_place_buffers(p, plan->limits.chunk, plan->limits.n_outputs, &plan->limits.compute_bytes, NULL);
 }
 
-void test_build_plan(struct atsi_plan *plan) { build_plan(plan, false); }
+void test_build_plan(struct atsi_plan *plan) {
+    struct stream s = begin_plan(plan);
+    build_attention(&plan->program, s.x, s.h);
+    build_experts(&plan->program, s.x, s.h);
+    end_plan(plan, s.x);
+}
 
-void test_build_gated_plan(struct atsi_plan *plan) { build_plan(plan, true); }
+void test_build_gated_plan(struct atsi_plan *plan) {
+    struct stream s = begin_plan(plan);
+    build_attention(&plan->program, s.x, s.h);
+    build_gated_experts(&plan->program, s.x, s.h);
+    end_plan(plan, s.x);
+}
+
+static void build_layer(struct atsi_program *p, struct stream s, int32_t gate, int32_t up) {
+    norm(p, s.x, s.h);
+    matmul(p, "mix", s.h, WIDTH, s.x, WIDTH, true);
+    unit(p, "mix", ATSI_UNIT_MATRIX, 2, ATSI_NONE);
+    norm(p, s.x, s.h);
+    matmul(p, "gate", s.h, WIDTH, gate, FFN, false);
+    unit(p, "gate", ATSI_UNIT_MATRIX, 2, ATSI_NONE);
+    matmul(p, "up", s.h, WIDTH, up, FFN, false);
+    struct atsi_op *o = op(p, ATSI_OP_GLU);
+    o->in[0] = view(gate, FFN);
+    o->in[1] = view(up, FFN);
+    o->out[0] = view(up, FFN);
+    unit(p, "up", ATSI_UNIT_MATRIX, 2, ATSI_NONE);
+    matmul(p, "down", up, FFN, s.x, WIDTH, true);
+    unit(p, "down", ATSI_UNIT_MATRIX, 1, ATSI_NONE);
+}
+
+void test_build_dense_plan(struct atsi_plan *plan, uint32_t n_layers) {
+    struct stream s = begin_plan(plan);
+    struct atsi_program *p = &plan->program;
+    int32_t gate = atsi_program_add_buffer(p, "gate", FFN, ATSI_ROWS_TOKENS, false);
+    int32_t up = atsi_program_add_buffer(p, "up", FFN, ATSI_ROWS_TOKENS, false);
+    for (uint32_t l = 0; l < n_layers; l++) build_layer(p, s, gate, up);
+    end_plan(plan, s.x);
+}
 
 void check_plan_refused(const struct atsi_plan *plan, const char *word) {
     struct atsi_plan back;

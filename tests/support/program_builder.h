@@ -9,6 +9,9 @@
 void test_build_plan(struct atsi_plan *plan);
 // The same with three products of experts, gate, up and down, a unit each.
 void test_build_gated_plan(struct atsi_plan *plan);
+// Layers of one matrix in place of the attention ("mix") and a gated network of three ("gate", "up", "down"): 4 units each, between
+// embedding and head.
+void test_build_dense_plan(struct atsi_plan *plan, uint32_t n_layers);
 // The plan's manifest is refused when it is read, with `word` in what is said.
 void check_plan_refused(const struct atsi_plan *plan, const char *word);
 

@@ -179,11 +179,25 @@ static void held_up_handovers_are_found(void **state) {
         double round_us = atsi_script_time(&r.script, &r.cost, &truth);
         for (int i = 0; i < 80; i++)
             atsi_recorder_note_round(&recorder, round_us, atsi_script_time(&r.script, &r.cost, &recorder.scales),
-                                     r.cost.n_handovers);
+                                     atsi_script_time(&r.script, &r.cost, &as_planned), r.cost.n_handovers);
         assert_float_equal(recorder.scales.handover_us, truths_us[k], 5);
         if (k > 0) assert_true(atsi_scales_deviation(&before, &recorder.scales) > 0.15);
     }
     close_round(&r);
+}
+
+// Rounds that would be as long without what hand-overs took once say nothing of it: it fades.
+static void handovers_that_are_not_seen_are_forgotten(void **state) {
+    (void)state;
+    struct atsi_recorder recorder;
+    atsi_recorder_start(&recorder);
+    recorder.n_rounds = 2;
+    recorder.scales.handover_us = 400;
+    for (int i = 0; i < 60; i++)
+        atsi_recorder_note_round(&recorder, 50000, 50000, 50000 - 20 * recorder.scales.handover_us, 20);
+    assert_float_equal(recorder.scales.handover_us, 400, 1); // seen
+    for (int i = 0; i < 60; i++) atsi_recorder_note_round(&recorder, 50000, 50000, 50000, 20);
+    assert_true(recorder.scales.handover_us < 20);
 }
 
 static void a_hiccup_is_no_load(void **state) {
@@ -298,6 +312,7 @@ int main(void) {
         cmocka_unit_test(no_times_no_costs),
         cmocka_unit_test(speeds_are_found_and_followed),
         cmocka_unit_test(held_up_handovers_are_found),
+        cmocka_unit_test(handovers_that_are_not_seen_are_forgotten),
         cmocka_unit_test(a_hiccup_is_no_load),
         cmocka_unit_test(two_kinds_of_times_have_their_mean),
         cmocka_unit_test(what_is_not_seen_is_forgotten),

@@ -180,6 +180,7 @@ static void streams_are_no_slower_than_moving_nothing(void **state) {
         assert_int_equal(atsi_assigner_create(t.session->executor, t.dispatcher, false, &assigner, NULL), ATSI_OK);
         struct atsi_assigner_job job = {.n_tokens = 1, .wish = {ATSI_LINK_STREAMS, {1, 1, 0.1, 0}, false}};
         job.wish.scales.link *= (double)(1 + test_random(&random) % 30);
+        job.now = job.wish.scales;
         const struct atsi_scales *scales = &job.wish.scales;
         atsi_dispatcher_rest(t.dispatcher, 1, &a);
         double resting_us = forecast(&t, &a, scales);

@@ -1,0 +1,56 @@
+// made_up_machine.h: rounds of a plan on a machine whose speeds a test knows and changes: dispatcher, script, costs, recorder and tuner as
+// in a run, times that the costs say at the speeds of the moment, with noise and work that is held up for a time slice. Time passes as
+// rounds take it, decisions come some rounds after they were asked for.
+#ifndef ATSI_TESTS_SUPPORT_MADE_UP_MACHINE_H
+#define ATSI_TESTS_SUPPORT_MADE_UP_MACHINE_H
+
+#include "runtime/dispatcher.h"
+#include "runtime/recorder.h"
+#include "runtime/tuner.h"
+
+struct made_up_load {
+    struct atsi_scales scales;
+    double shaking;        // of each of them, from round to round: 0.03 is up to 3 % either way
+    double wandering;      // of the CPU's, within a second or so
+    double stall_us;       // work of a processor that is held up waits as long, at most
+    double stalls;         // how often that is in a millisecond of work on the CPU
+    double stalled_starts; // and beside it, of its operations, however short they are
+    double device_stalls;  // in a millisecond of work on the device
+};
+
+struct made_up_rounds { // under one assignment
+    struct atsi_script script;
+    struct atsi_script_cost cost, drawn; // drawn: of one round, with its noise
+    float *recent_us;
+    uint32_t n_promoted, n_shared;
+};
+
+struct made_up_machine {
+    struct atsi_plan *plan;
+    struct atsi_dispatcher *dispatcher;
+    struct atsi_schedule_unit *units; // [n_units]
+    bool stays;                       // what comes out of the first trials is kept
+    double deciding_us;               // a decision takes as long, beside the rounds
+    struct atsi_tuner tuner;
+    struct atsi_recorder recorder;
+    struct made_up_rounds at_work, best; // best: of trials, to return to it
+    struct atsi_tuner_wish best_wish;
+    bool has_best;
+    double wandered;         // of the CPU's speed, now
+    double now_us, asked_us; // time; when the decision under way was asked for
+    uint64_t random;
+    uint32_t n_decided, n_taken_over;
+    bool tells; // every decision, on stderr
+};
+
+// `plan` with times; borrowed. homes [n_units].
+void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed);
+void made_up_close(struct made_up_machine *m);
+// Rounds for us of time; the median of what they took.
+double made_up_run(struct made_up_machine *m, const struct made_up_load *load, double us);
+// What a round takes at these speeds under the assignment of a wish.
+double made_up_time(struct made_up_machine *m, const struct atsi_tuner_wish *wish, const struct atsi_scales *scales);
+// Decided by who knows the speeds: the better use of the link.
+double made_up_best_us(struct made_up_machine *m, const struct atsi_scales *scales);
+
+#endif
