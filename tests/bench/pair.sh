@@ -3,6 +3,7 @@
 # after 64.
 #   PEER="COMMAND" tests/bench/pair.sh ["SHAPE RUNS SYNTH_OPTIONS..."...]
 #   THREADS=16 PREFILL=512 TOKENS=64 DEPTH=64 CTX=1024 OPTIONS="of atsi-run"; with a card: DEVICE=cuda VRAM=6G
+#   LOAD="--cpu 60": both beside tools/load with these options
 # COMMAND gets MODEL.gguf THREADS N_PREFILL N_DECODE DEPTH behind it and prints `prefill X` and `decode Y` in tokens a second. With
 # llama.cpp's own bench, for example, a script with the lines
 #   llama-bench -m "$1" -t "$2" -ngl 0 -r 1 -p "$3" -n 0 -o jsonl | jq -r '"prefill \(.avg_ts)"'
@@ -64,18 +65,43 @@ make_plan() { # GGUF
     fi
 }
 
+load=
+start_load() {
+    [ -n "${LOAD:-}" ] || return 0
+    # shellcheck disable=SC2086
+    "$B/tools/load" $LOAD >"$WORK/load.log" 2>&1 &
+    load=$!
+    local i
+    for ((i = 0; i < 100; i++)); do
+        ! grep -q '^on' "$WORK/load.log" || return 0
+        sleep 0.1
+    done
+    echo "load $LOAD: does not start: $(tail -n 1 "$WORK/load.log")"
+    return 1
+}
+end_load() {
+    [ -n "$load" ] || return 0
+    kill "$load" 2>/dev/null
+    wait "$load"
+    load=
+    say "$(tail -n 1 "$WORK/load.log")"
+}
+
 one() { # SHAPE RUNS SYNTH_OPTIONS...
     local run name="$1 ${*:3}"
     rm -f "$WORK"/{ours,peer}.{prefill,decode}
     model "$1" "${@:3}" && make_plan "$WORK/$1.gguf" || return 1
+    start_load || return 1
     for ((run = 0; run < $2; run++)); do
         if [ $run -gt 0 ] && ! time_is_left "$name, run $run"; then break; fi
         ours && run_peer "$WORK/$1.gguf" "$threads" "$n_prefill" "$n_decode" "$depth" || return 1
     done
+    end_load
     report "$name" "$(read_a_token "$1")"
     rm -f "$WORK"/*.gguf "$WORK"/m.atsp*
 }
 
+trap 'end_load; [ -n "${KEEP:-}" ] || rm -rf "$WORK"' EXIT
 heading
 ids "$n_prefill" "${VOCAB:-100000}" "$WORK/long"
 ids "$depth" "${VOCAB:-100000}" "$WORK/short"
