@@ -22,12 +22,20 @@ enum {
 // Types that stand for others in the small form: one for each kind of kernel and of unpacking.
 static bool stands_for_others(enum atsi_dtype dtype) {
     return dtype == ATSI_F16 || dtype == ATSI_Q8_0 || dtype == ATSI_IQ4_NL || dtype == ATSI_Q3_K ||
-           dtype == ATSI_IQ2_XXS;
+           dtype == ATSI_IQ3_XXS;
 }
 // Tokens of products that the kernels of matrices take, as few as possible in the small form.
 static uint32_t many_tokens(const struct suite *s, uint32_t large) { return s->small ? 9 : large; }
+// Of rounds that those of vectors take; in the small form the last round has one.
+static uint32_t few_tokens(const struct suite *s, uint32_t n_tokens) {
+    uint32_t few = s->small ? 8 : 3;
+    return few < n_tokens ? few : n_tokens;
+}
 
 static uint32_t block_of(enum atsi_dtype dtype) { return atsi_dtype_info(dtype)->block_elems; }
+static uint32_t expert_width(const struct suite *s, enum atsi_dtype dtype) {
+    return s->small && block_of(dtype) < 64 ? 64 : 256;
+}
 
 // ---- matrices ------------------------------------------------------------------------------------------------------------
 
@@ -76,13 +84,13 @@ void matrices(void **state) {
 // keep of a quantised input and what not.
 static void chain_case(const struct suite *s, enum atsi_dtype dtype) {
     enum {
-        WIDTH = 512,
-        TOKENS = 37
+        WIDTH = 512
     };
+    const uint32_t n_tokens = s->small ? 19 : 37;
     struct test_random r = {3};
     struct quant_rng rng = {4};
     struct op_case c;
-    op_case_init(&c, TOKENS, 0);
+    op_case_init(&c, n_tokens, 0);
     int32_t x = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
             h = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t a = op_case_buffer(&c, WIDTH, ATSI_ROWS_TOKENS, false, &r, 1.0f),
@@ -100,7 +108,8 @@ static void chain_case(const struct suite *s, enum atsi_dtype dtype) {
     add_op(&c, ATSI_OP_ADD, h, b, h, ATSI_NONE);
     add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, last, w[3]);
     // A last-bit difference before a rounding to int8 is a whole step behind it.
-    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 16, 4}, 4, 3e-3, atsi_dtype_name(dtype));
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, single(s, n_tokens), 16, 4}, 4, 3e-3,
+                   atsi_dtype_name(dtype));
     op_case_free(&c);
 }
 
@@ -113,10 +122,7 @@ void chains(void **state) {
 // With half of the experts resident, and nothing but garbage where they stood, the device's sums are the same to the bit: in one round and
 // in rounds of few tokens, which take other kernels.
 static void check_resident(const struct suite *s, struct op_case *c, int32_t ids, int32_t sums, const char *what) {
-    enum {
-        FEW = 3
-    };
-    const uint32_t chunks[] = {c->n_tokens, c->n_tokens < FEW ? c->n_tokens : FEW};
+    const uint32_t chunks[] = {c->n_tokens, few_tokens(s, c->n_tokens)};
     struct test_random r = {c->n_tokens};
     size_t bytes = op_case_rows(c, sums) * c->program.buffers[sums].width * sizeof(float);
     float *before = op_case_copy(c, sums), *wanted[2];
@@ -143,9 +149,9 @@ static void check_resident(const struct suite *s, struct op_case *c, int32_t ids
 static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t n_tokens, uint32_t n_experts,
                          uint32_t n_used) {
     enum {
-        HIDDEN = 256,
-        ROWS = 256
+        HIDDEN = 256
     };
+    const uint32_t n_rows = expert_width(s, dtype);
     char what[80];
     snprintf(what, sizeof what, "experts %s, %u of %u, %u tokens", atsi_dtype_name(dtype), n_used, n_experts, n_tokens);
     struct test_random r = {n_tokens};
@@ -156,14 +162,14 @@ static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t 
             ids = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, true, NULL, 0);
     int32_t weights = op_case_buffer(&c, n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f),
             x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t up = op_case_buffer(&c, n_used * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f),
-            gate = op_case_buffer(&c, n_used * ROWS, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    int32_t up = op_case_buffer(&c, n_used * n_rows, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            gate = op_case_buffer(&c, n_used * n_rows, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t down = op_case_buffer(&c, n_used * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f),
             out = op_case_buffer(&c, 40, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    int32_t w_up = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng),
-            b_up = op_case_tensor(&c, ROWS, n_experts, 1, &r, 0.3f);
-    int32_t w_gate = gpu_case_weight(&c, dtype, HIDDEN, ROWS, n_experts, QUANT_RANDOM, &rng);
-    int32_t w_down = gpu_case_weight(&c, dtype, ROWS, 40, n_experts, QUANT_RANDOM, &rng);
+    int32_t w_up = gpu_case_weight(&c, dtype, HIDDEN, n_rows, n_experts, QUANT_RANDOM, &rng),
+            b_up = op_case_tensor(&c, n_rows, n_experts, 1, &r, 0.3f);
+    int32_t w_gate = gpu_case_weight(&c, dtype, HIDDEN, n_rows, n_experts, QUANT_RANDOM, &rng);
+    int32_t w_down = gpu_case_weight(&c, dtype, n_rows, 40, n_experts, QUANT_RANDOM, &rng);
     struct atsi_op *op = op_case_op(&c, ATSI_OP_ROUTER);
     op->in[0] = op_case_view(&c, logits);
     op->out[0] = op_case_view(&c, ids);
@@ -179,7 +185,7 @@ static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t 
     add_op(&c, ATSI_OP_EXPERT_SUM, down, weights, out, ATSI_NONE);
     c.program.ops[4].in[2] = op_case_view(&c, ids);
     c.program.ops[4].add = true;
-    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, 3}, 2, 3e-3, what);
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, few_tokens(s, n_tokens)}, 2, 3e-3, what);
     if (!s->small || stands_for_others(dtype)) check_resident(s, &c, ids, out, what);
     op_case_free(&c);
 }
@@ -187,7 +193,7 @@ static void experts_case(const struct suite *s, enum atsi_dtype dtype, uint32_t 
 void experts(void **state) {
     const struct suite *s = *state;
     for (int i = 0; i < N_TYPES; i++) {
-        experts_case(s, TYPES[i], many_tokens(s, 21), 6, 3);
+        experts_case(s, TYPES[i], many_tokens(s, 21), 6, s->small ? 2 : 3);
         if (s->small) continue;
         experts_case(s, TYPES[i], 1, 6, 2);
         experts_case(s, TYPES[i], 300, 32, 4);
@@ -204,9 +210,9 @@ void divided_experts(void **state) {
                 continue; // the last is run in rounds of few as well
             struct division_case x = {.dtype = TYPES[i],
                                       .n_tokens = n_tokens[k],
-                                      .n_experts = 6 + 2 * (uint32_t)i,
-                                      .n_used = 1 + (uint32_t)i % 6,
-                                      .width = 256,
+                                      .n_experts = s->small ? 6 : 6 + 2 * (uint32_t)i,
+                                      .n_used = s->small ? 2 : 1 + (uint32_t)i % 6,
+                                      .width = expert_width(s, TYPES[i]),
                                       .resident = 0.25f * (float)((i + k) % 5),
                                       .least = (i + k) % 3 == 0,
                                       .part = (i + k) % 2 == 0};
@@ -229,7 +235,7 @@ static void embed_case(const struct suite *s, enum atsi_dtype dtype) {
     op->out[0] = op_case_view(&c, out);
     op->tensor[0] = table;
     op->u.embed_scale = 3.5f;
-    gpu_case_check(&c, s->device, (const uint32_t[]){19, 1}, 2, 1e-6, what);
+    gpu_case_check(&c, s->device, (const uint32_t[]){19, single(s, 19)}, 2, 1e-6, what);
     op_case_free(&c);
 }
 

@@ -17,7 +17,7 @@ static void norm_case(const struct suite *s, struct op_case_norm norm) {
     struct op_case c;
     op_case_init(&c, 9, 0);
     op_case_norm(&c, &norm, &r);
-    gpu_case_check(&c, s->device, (const uint32_t[]){9, 1, 4}, 3, 1e-6, what);
+    gpu_case_check(&c, s->device, (const uint32_t[]){9, single(s, 9), 4}, 3, 1e-6, what);
     op_case_free(&c);
 }
 
@@ -74,7 +74,7 @@ void expert_sums(void **state) {
         add_op(&c, ATSI_OP_EXPERT_SUM, slots, weights, out, ATSI_NONE);
         c.program.ops[0].in[2] = op_case_view(&c, ids);
         c.program.ops[0].add = n_slots > 10;
-        gpu_case_check(&c, s->device, (const uint32_t[]){7, 1}, 2, 2e-6, "expert sum by ids");
+        gpu_case_check(&c, s->device, (const uint32_t[]){7, single(s, 7)}, 2, 2e-6, "expert sum by ids");
         op_case_free(&c);
     }
 }
@@ -89,7 +89,7 @@ static void rope_case(const struct suite *s, enum atsi_rope_pairing pairing, uin
     int32_t table = op_case_tensor(&c, n_rot / 2, 1, 1, &r, 9000.0f); // large angles, as at far positions
     add_op(&c, ATSI_OP_ROPE, in, ATSI_NONE, out, table);
     c.program.ops[0].u.rope = (struct atsi_rope_params){3, head_dim, n_rot, pairing, 1.25f};
-    gpu_case_check(&c, s->device, (const uint32_t[]){8, 1}, 2, 2e-6, "rope");
+    gpu_case_check(&c, s->device, (const uint32_t[]){8, single(s, 8)}, 2, 2e-6, "rope");
     op_case_free(&c);
 }
 
@@ -110,10 +110,10 @@ static void router_case(const struct suite *s, enum atsi_router_score score, uin
         op_case_router(&c, &(struct atsi_router_params){n_experts, n_used, score, normalise, 2.5f}, biased, &r);
     int32_t logits = op->in[0].buffer, ids = op->out[0].buffer;
     for (uint32_t e = 0; e < n_experts; e++) c.buffers[logits][e] = (float)(e % 2); // ties go to the lower number
-    gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router");
+    gpu_case_check(&c, s->device, (const uint32_t[]){11, single(s, 11)}, 2, 2e-6, "router");
     op_case_make_resident(&c, n_experts, 0.4f, &r);
     op_case_count_chosen(&c, n_used);
-    gpu_case_check(&c, s->device, (const uint32_t[]){11, 1}, 2, 2e-6, "router, experts resident");
+    gpu_case_check(&c, s->device, (const uint32_t[]){11, single(s, 11)}, 2, 2e-6, "router, experts resident");
     assert_memory_equal(c.chosen, c.buffers[ids], c.n_chosen * sizeof *c.chosen);
     op_case_free(&c);
 }

@@ -19,7 +19,7 @@ static void conv_case(const struct suite *s, uint32_t n_tokens, uint32_t n_chann
     int32_t kernel = op_case_tensor(&c, n_taps, n_channels, 1, &r, 1.0f);
     add_op(&c, ATSI_OP_CONV, in, ATSI_NONE, out, kernel);
     c.program.ops[0].state = op_case_state(&c, ATSI_STATE_CONV, 1, n_channels, n_taps - 1, 0);
-    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, 1, 7, 50}, 4, 2e-6, "convolution");
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, single(s, n_tokens), 7, 50}, 4, 2e-6, "convolution");
     op_case_free(&c);
 }
 
@@ -34,7 +34,7 @@ static void delta_case(const struct suite *s, struct atsi_delta_params delta, ui
     struct op_case c;
     op_case_init(&c, 21, 0);
     op_case_delta_rule(&c, &delta, k_dim, v_dim, &r);
-    gpu_case_check(&c, s->device, (const uint32_t[]){21, 1, 8}, 3, 1e-5, "delta rule");
+    gpu_case_check(&c, s->device, (const uint32_t[]){21, single(s, 21), 8}, 3, 1e-5, "delta rule");
     op_case_free(&c);
 }
 
@@ -42,6 +42,16 @@ void delta_rules(void **state) {
     delta_case(*state, (struct atsi_delta_params){2, 4, false, 1e-6f}, 128, 128);
     delta_case(*state, (struct atsi_delta_params){2, 4, true, 1e-6f}, 16, 80);
     delta_case(*state, (struct atsi_delta_params){3, 3, true, 1e-6f}, 5, 7);
+}
+
+struct atsi_op *add_attention(struct op_case *c, const struct attention_heads *heads, int32_t q, int32_t k, int32_t v,
+                              int32_t out) {
+    add_op(c, ATSI_OP_ATTENTION, q, k, out, ATSI_NONE);
+    struct atsi_op *op = &c->program.ops[c->program.n_ops - 1];
+    op->in[2] = op_case_view(c, v);
+    op->state = op_case_state(c, ATSI_STATE_KV, heads->n_kv_heads, heads->k_dim, heads->v_dim, heads->window);
+    op->u.attention = (struct atsi_attention_params){heads->n_heads, heads->n_kv_heads, heads->scale};
+    return op;
 }
 
 struct attention_shape {
@@ -63,15 +73,11 @@ static void attention_case(const struct suite *s, struct attention_shape a, enum
             k = op_case_buffer(&c, a.n_kv_heads * a.k_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
     int32_t v = op_case_buffer(&c, a.n_kv_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f),
             out = op_case_buffer(&c, a.n_heads * a.v_dim, ATSI_ROWS_TOKENS, false, &r, 1.0f);
-    struct atsi_op *op = op_case_op(&c, ATSI_OP_ATTENTION);
-    op->in[0] = op_case_view(&c, q);
-    op->in[1] = op_case_view(&c, k);
-    op->in[2] = op_case_view(&c, v);
-    op->out[0] = op_case_view(&c, out);
+    const struct attention_heads heads = {a.n_heads, a.n_kv_heads, a.k_dim,
+                                          a.v_dim,   a.window,     1.5f / sqrtf((float)a.k_dim)};
+    struct atsi_op *op = add_attention(&c, &heads, q, k, v, out);
     if (a.sinks) op->tensor[0] = op_case_tensor(&c, a.n_heads, 1, 1, &r, 1.0f);
-    op->state = op_case_state(&c, ATSI_STATE_KV, a.n_kv_heads, a.k_dim, a.v_dim, a.window);
-    op->u.attention = (struct atsi_attention_params){a.n_heads, a.n_kv_heads, 1.5f / sqrtf((float)a.k_dim)};
-    gpu_case_check(&c, s->device, (const uint32_t[]){a.n_tokens, 1, 24}, 3,
+    gpu_case_check(&c, s->device, (const uint32_t[]){a.n_tokens, single(s, a.n_tokens), 24}, 3,
                    kv_type == ATSI_F32   ? 3e-6
                    : kv_type == ATSI_F16 ? HALF_TOLERANCE
                                          : CODES_TOLERANCE,
@@ -90,7 +96,8 @@ void attention(void **state) {
     for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) {
         if (s->small && SHAPES[i].n_tokens > 150) continue;
         attention_case(s, SHAPES[i], ATSI_F16);
-        attention_case(s, SHAPES[i], ATSI_F32);
+        // Of a F32 cache every shape takes the plain kernel, the only one where the sizes differ.
+        if (!s->small || SHAPES[i].k_dim != SHAPES[i].v_dim) attention_case(s, SHAPES[i], ATSI_F32);
         if (SHAPES[i].k_dim % 32 == 0) attention_case(s, SHAPES[i], ATSI_Q8_0);
     }
 }
@@ -101,17 +108,17 @@ static void heads_case(const struct suite *s, enum atsi_dtype kv_type, bool norm
         N_HEADS = 6,
         N_KV_HEADS = 2,
         DIM = 64,
-        TOKENS = 45,
         HIDDEN = 256
     };
     char what[100];
     snprintf(what, sizeof what, "heads, %s cache%s%s, %u rotated", atsi_dtype_name(kv_type), normed ? ", norms" : "",
              in_place ? "" : ", copied", n_rot);
+    const uint32_t n_tokens = s->small ? 25 : 45;
     struct test_random r = {n_rot};
     struct op_case c;
-    op_case_init(&c, TOKENS, 0);
+    op_case_init(&c, n_tokens, 0);
     c.kv_type = kv_type;
-    c.capacity = TOKENS + 8;
+    c.capacity = n_tokens + 8;
     const uint32_t widths[3] = {N_HEADS * DIM, N_KV_HEADS * DIM, N_KV_HEADS * DIM};
     int32_t x = op_case_buffer(&c, HIDDEN, ATSI_ROWS_TOKENS, false, &r, 1.0f), rows[3], turned[2];
     for (int i = 0; i < 3; i++) rows[i] = op_case_buffer(&c, widths[i], ATSI_ROWS_TOKENS, false, &r, 1.0f);
@@ -130,12 +137,9 @@ static void heads_case(const struct suite *s, enum atsi_dtype kv_type, bool norm
         c.program.ops[c.program.n_ops - 1].u.rope =
             (struct atsi_rope_params){widths[i] / DIM, DIM, n_rot, ATSI_ROPE_HALF_SPLIT, 1.0f};
     }
-    add_op(&c, ATSI_OP_ATTENTION, turned[0], turned[1], out, ATSI_NONE);
-    struct atsi_op *op = &c.program.ops[c.program.n_ops - 1];
-    op->in[2] = op_case_view(&c, rows[2]);
-    op->state = op_case_state(&c, ATSI_STATE_KV, N_KV_HEADS, DIM, DIM, 0);
-    op->u.attention = (struct atsi_attention_params){N_HEADS, N_KV_HEADS, 0.125f};
-    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, 1, 7}, 3,
+    add_attention(&c, &(struct attention_heads){N_HEADS, N_KV_HEADS, DIM, DIM, 0, 0.125f}, turned[0], turned[1],
+                  rows[2], out);
+    gpu_case_check(&c, s->device, (const uint32_t[]){n_tokens, single(s, n_tokens), 7}, 3,
                    kv_type == ATSI_F32   ? 1e-5
                    : kv_type == ATSI_F16 ? HALF_TOLERANCE
                                          : CODES_TOLERANCE,
@@ -144,10 +148,12 @@ static void heads_case(const struct suite *s, enum atsi_dtype kv_type, bool norm
 }
 
 void heads(void **state) {
+    const struct suite *s = *state;
     static const enum atsi_dtype KV_TYPES[] = {ATSI_F16, ATSI_Q8_0, ATSI_F32};
     for (int i = 0; i < 3; i++) {
-        heads_case(*state, KV_TYPES[i], true, true, 64);
-        heads_case(*state, KV_TYPES[i], false, true, 32);
-        heads_case(*state, KV_TYPES[i], true, false, 64);
+        heads_case(s, KV_TYPES[i], true, true, 64);
+        if (s->small && i > 0) continue; // what joins is the same for all of them
+        heads_case(s, KV_TYPES[i], false, true, 32);
+        heads_case(s, KV_TYPES[i], true, false, 64);
     }
 }

@@ -9,8 +9,16 @@
 
 struct suite {
     struct atsi_device *device;
-    bool small; // leaves the larger shapes out
+    bool small;
 };
+
+// The small form leaves the larger shapes out and most launches: racecheck takes some 8 ms for each, however little it does. What it keeps
+// are the kernels' variants, as far as small shapes reach them: every type goes through matrices, embeddings and experts (there is a kernel
+// for each), every head size with a tensor-core form through attention, with as many tokens as take its tiles; of what is the same code for
+// several types one stands for the others.
+
+// Rounds of one token each; in the small form one of all tokens but the last and one of the last, behind all the others.
+static inline uint32_t single(const struct suite *s, uint32_t n_tokens) { return s->small ? n_tokens - 1 : 1; }
 
 // Bounds on the norm of a difference over the norm of the CPU's result. Operations on rows and states, all in float32, are given 1e-6 to
 // 1e-5 where they stand: a few roundings and functions of the last bit or two, 1e-8 to 3e-7 as measured (docs/kernels-cuda.md).
@@ -28,6 +36,14 @@ static inline void add_op(struct op_case *c, enum atsi_op_kind kind, int32_t in,
     op->out[0] = op_case_view(c, out);
     op->tensor[0] = tensor;
 }
+
+struct attention_heads {
+    uint32_t n_heads, n_kv_heads, k_dim, v_dim, window; // window 0: none
+    float scale;
+};
+// Appends an attention over whole buffers with a state of its own (cuda_sequences.c).
+struct atsi_op *add_attention(struct op_case *c, const struct attention_heads *heads, int32_t q, int32_t k, int32_t v,
+                              int32_t out);
 
 // cuda_matrices.c
 void matrices(void **state);

@@ -3,12 +3,14 @@
 #   tests/gpu/run.sh [WORD...]       B: build folder, OUT: where logs go (default: $B)
 #     check              tests/gpu/test_cuda: every kernel and type against the CPU's reference (needs libcmocka)
 #     sanitize           the same on small shapes under compute-sanitizer: memcheck, racecheck, initcheck
+#                        TESTS="[a-m]* matrices": only tests of such names, here and in check
 #     bench, or a word that bench_cuda knows: tests/bench/bench_cuda
 #     models, placements, promotions, experts, sanitize-models: whole programs on tiny models of every family (tests/gpu/models.sh)
 #     races              promotions of MODELS_FAMILIES (default: one dense, one with experts) under compute-sanitizer's racecheck
 #     reference          the tiny models of the test data against transformers' logits, all on the card and at a small budget
 # Without words: check, models, bench. NO_BUILD=1 takes the programs of $B as they are.
 set -u
+read -ra tests <<<"${TESTS:-}"
 cd "$(dirname "$0")/../.." || exit 1
 B=${B:-build} OUT=${OUT:-${B:-build}}
 export B
@@ -50,11 +52,11 @@ for what; do
     case $what in
     check)
         need "$B/gpu/test_cuda"
-        step check "$B/gpu/test_cuda" ;;
+        step check "$B/gpu/test_cuda" "${tests[@]}" ;;
     sanitize) # one test asks for memory that there is not, so refused calls do not count
         need "$B/gpu/test_cuda"
         for tool in memcheck racecheck initcheck; do
-            step "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/gpu/test_cuda" small
+            step "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$B/gpu/test_cuda" small "${tests[@]}"
         done ;;
     models) need all; step models tests/gpu/models.sh budgets ;;
     placements | promotions | experts) need all; step "$what" tests/gpu/models.sh "$what" ;;

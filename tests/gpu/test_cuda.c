@@ -1,6 +1,9 @@
 // Every operation and every weight type on the card against the CPU kernels, and the device interface itself. Runs on a machine with
-// a card only: tests/gpu/run.sh. `test_cuda small` leaves the larger shapes out, for compute-sanitizer.
+// a card only: tests/gpu/run.sh.
+//   test_cuda [small] [PATTERN...]     small: for compute-sanitizer (cuda_suite.h); only tests whose names match one of the patterns,
+//                                      so that '[a-m]*' and '[!a-m]*' are a run cut in two
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,15 +162,22 @@ static void unsupported_type_is_named(void **state) {
     s->device->ops->stream_destroy(stream);
 }
 
+static bool is_wanted(const char *name, char **patterns) {
+    if (*patterns == NULL) return true;
+    for (; *patterns != NULL; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     struct suite suite = {.small = argc > 1 && strcmp(argv[1], "small") == 0};
-    if (argc > 2) cmocka_set_test_filter(argv[2]);
+    char **patterns = argv + 1 + suite.small;
     struct atsi_error err = {.status = ATSI_OK};
     if (atsi_cuda_open(&suite.device, &err) != ATSI_OK) {
         fprintf(stderr, "test_cuda: %s\n", err.text);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(refused_memory_is_not_sticky, &suite),
         cmocka_unit_test_prestate(ranges_give_memory_back, &suite),
         cmocka_unit_test_prestate(mapped_file_is_registered, &suite),
@@ -195,7 +205,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(layers_of_experts, &suite),
         cmocka_unit_test_prestate(copies_and_marks, &suite),
     };
-    int n_failed = cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
+    size_t n_wanted = 0;
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (is_wanted(tests[i].name, patterns)) tests[n_wanted++] = tests[i];
+    if (n_wanted == 0) fprintf(stderr, "test_cuda: no test has such a name\n");
+    int n_failed = n_wanted > 0 ? _cmocka_run_group_tests("cuda", tests, n_wanted, NULL, NULL) : 1;
     suite.device->ops->close(suite.device);
     return n_failed;
 }
