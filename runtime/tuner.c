@@ -5,19 +5,21 @@
 #include <string.h>
 
 // What a decision has to promise at least: what a switch and a few rounds that may be worse cost, and what medians of rounds differ by luck.
-static const double switch_gain = 0.03, luck_weight = 1.5, most_gain = 0.2;
+static const double switch_gain = 0.015, luck_weight = 0.75, most_gain = 0.15;
 // A forecast of the other use leans on speeds that were recorded under this one. At the start and after long, a trial may show that it is
 // better than its forecast, if that is near enough to what is at work for the trial to cost little.
 static const double near = 1.08;
-// The same use was decided for the plan's speeds: what is a little better for those recorded is worth it at the start.
-static const double polish = 0.98;
-// Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then what was promised
-// is kept unless it turns out clearly worse. The other use has to turn out clearly better.
+// The same use was decided for the plan's speeds: what is a little better for those recorded is worth it at the start. Later nothing is
+// wrong, and the speeds that it was decided for were recorded, too.
+static const double polish = 0.98, later_polish = 0.97;
+// Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then it is enough if
+// this part of what was promised is seen, less what may be bad luck. The other use has to turn out clearly better.
+static const double kept_part = 0.25;
 static const double clear_gain = 0.95, clearly_worse = 1.15;
 // What is at home was the fastest in many rounds: a trial of a few in which it is no slower than this says no other.
 static const double proven = 1.02;
 // Rounds that differ by this part of their median among each other need more of them to be compared.
-static const double noisy = 0.3, much_luck = 0.04;
+static const double noisy = 0.3, much_luck = 0.02;
 // More than this is no error of a forecast, but of a trial.
 static const double most_error = 1.25;
 
@@ -53,7 +55,7 @@ double atsi_tuner_recent_us(const struct atsi_tuner *t) {
 // Whether there are rounds enough to compare what is at work with something else, and their median.
 static bool is_measured(const struct atsi_tuner *t, double *median_us) {
     if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return false;
-    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : ATSI_TUNER_ROUNDS;
+    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : t->has_home ? ATSI_TUNER_MORE_ROUNDS : ATSI_TUNER_ROUNDS;
     if (has_rounds(t, n)) *median_us = sum_up(t, n).median_us;
     return has_rounds(t, n);
 }
@@ -103,6 +105,7 @@ static bool ask(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const 
     t->wish = *wish;
     t->most_ratio = most_ratio;
     t->asked_at = *speeds;
+    t->asked_us = 0;
     t->reason = reason;
     t->asked = true;
     return true;
@@ -114,12 +117,13 @@ void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use, double promi
         t->n_left[use]--;
         t->has_begun = true;
     }
+    t->recorded_under = t->at_work.use;
     t->at_work = t->wish;
     t->reference = t->asked_at;
     t->promised = promised;
-    t->asked = false;
+    t->asked = t->has_reference = false;
     t->n_rounds = t->n_deviating = t->n_behind = t->n_steady = 0;
-    t->reference_us = 0;
+    t->reference_us = t->asked_us;
 }
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {
@@ -130,7 +134,9 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
                              .now = as_planned,
                              .error = {1, 1},
                              .second_wait = ATSI_TUNER_SECOND,
-                             .polish_wait = ATSI_TUNER_SECOND};
+                             .follow_wait = ATSI_TUNER_SECOND,
+                             .polish_wait = ATSI_TUNER_SECOND,
+                             .polish_step = ATSI_TUNER_PATIENCE};
     t->n_left[ATSI_LINK_STREAMS] = 2;
     t->n_left[ATSI_LINK_SHARES] = params->has_choice ? 2 : 0;
     ask(t, &first, &as_planned, INFINITY, "start");
@@ -166,13 +172,12 @@ static void remember(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, c
     t->i_memory = (t->i_memory + 1) % ATSI_TUNER_MEMORY;
 }
 
-// Nothing better than what is at work was found at speeds like these, and not long ago.
-static bool was_in_vain(const struct atsi_tuner *t) {
-    double near_by = t->is_noisy ? 2 * t->params.epsilon : t->params.epsilon;
+// Nothing better than what is at work was found at speeds that deviate by less than that, and not long ago.
+static bool was_in_vain(const struct atsi_tuner *t, double nearness) {
     for (uint32_t i = 0; i < ATSI_TUNER_MEMORY; i++) {
         const struct atsi_tuner_memory *m = &t->memory[i];
         if (m->round == 0 || t->n_recorded - m->round > ATSI_TUNER_LONGEST || !is_same(&m->wish, &t->at_work)) continue;
-        if (atsi_scales_deviation(&m->speeds, &t->now) < near_by) return true;
+        if (atsi_scales_deviation(&m->speeds, &t->now) < nearness) return true;
     }
     return false;
 }
@@ -182,7 +187,9 @@ static bool was_in_vain(const struct atsi_tuner *t) {
 // How long rounds of a result may take, against those of an earlier one, for it to be the better one.
 static double tolerance(const struct atsi_tuner *t, const struct atsi_tuner_result *result) {
     if (!t->was_noisy) return t->has_home && is_same(&result->wish, &t->home) ? proven : 1;
-    return result->wish.use == t->results[0].wish.use ? clearly_worse : clear_gain;
+    if (result->wish.use != t->results[0].wish.use) return clear_gain;
+    double missing = result->promised > 0 ? fmax(0, 1 - result->promised) : 0;
+    return fmin(clearly_worse, 1 + t->luck - kept_part * missing);
 }
 
 // Of equals the newest, which is at work.
@@ -208,10 +215,23 @@ static struct atsi_tuner_result find_second(const struct atsi_tuner *t, uint32_t
     return second;
 }
 
+// Since the trials began.
+static bool has_changed_since(const struct atsi_tuner *t) {
+    return atsi_scales_deviation(&t->began_at, &t->now) > 2 * t->params.epsilon;
+}
+
 static void move_home(struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
     t->has_home = true;
     t->home = *wish;
     t->home_scales.cpu = t->home_us = 0;
+}
+
+static void note_outcome(struct atsi_tuner *t, bool is_better) {
+    bool is_new = is_better || has_changed_since(t);
+    t->follow_wait = is_new                                     ? ATSI_TUNER_SECOND
+                     : t->follow_wait < 2 * ATSI_TUNER_PATIENCE ? 2 * t->follow_wait
+                                                                : t->follow_wait;
+    if (!is_better) remember(t, &t->results[0].wish, &t->began_at);
 }
 
 static bool settle(struct atsi_tuner *t) {
@@ -227,9 +247,11 @@ static bool settle(struct atsi_tuner *t) {
     // Nothing had changed: what is better than what was at home is better there.
     bool was_home = t->has_home && !t->follows && is_same(&t->results[0].wish, &t->home);
     if (!t->has_home || (was_home && best > 0)) move_home(t, &t->results[best].wish);
-    if (t->follows && best == 0) remember(t, &t->results[0].wish, &t->began_at);
+    if (t->follows) note_outcome(t, best > 0);
     if (best == t->i_newest) return false;
-    return ask(t, &t->results[best].wish, best == 0 ? &t->began_at : &t->now, INFINITY, "the fastest of those tried");
+    ask(t, &t->results[best].wish, best == 0 ? &t->began_at : &t->now, INFINITY, "the fastest of those tried");
+    t->asked_us = t->results[best].median_us;
+    return true;
 }
 
 static bool try_use(struct atsi_tuner *t, enum atsi_link_use use, double most_ratio, const char *reason) {
@@ -310,7 +332,7 @@ static bool next_trial(struct atsi_tuner *t) {
 
 static void note_result(struct atsi_tuner *t, double median_us) {
     t->i_newest = t->n_results;
-    t->results[t->n_results++] = (struct atsi_tuner_result){t->at_work, median_us};
+    t->results[t->n_results++] = (struct atsi_tuner_result){t->at_work, median_us, t->promised};
 }
 
 static double clamp(double value, double most) { return fmin(most, fmax(1 / most, value)); }
@@ -329,8 +351,7 @@ static bool end_trial(struct atsi_tuner *t, double median_us) {
     note_result(t, median_us);
     if (t->n_results > 1) learn_error(t);
     // What else was to be tried is for speeds that are no more.
-    bool has_changed = t->follows && atsi_scales_deviation(&t->began_at, &t->now) > 2 * t->params.epsilon;
-    return has_changed ? settle(t) : next_trial(t);
+    return t->follows && has_changed_since(t) ? settle(t) : next_trial(t);
 }
 
 bool atsi_tuner_declined(struct atsi_tuner *t) {
@@ -347,8 +368,8 @@ static void begin_again(struct atsi_tuner *t) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
     t->was_noisy = t->is_noisy;
-    // A load that has just begun is in no other.
-    note_result(t, sum_up(t, t->is_noisy ? ATSI_TUNER_MANY_ROUNDS - 1 : ATSI_TUNER_CERTAIN - 1).median_us);
+    t->luck = sum_up(t, ATSI_TUNER_MANY_ROUNDS).luck;
+    note_result(t, sum_up(t, ATSI_TUNER_MANY_ROUNDS - 1).median_us); // a change that is certain began before these
     t->began_at = t->now;
     t->trying = true;
     t->follows = t->home_left = false;
@@ -357,11 +378,13 @@ static void begin_again(struct atsi_tuner *t) {
 
 static bool follow(struct atsi_tuner *t, const char *reason) {
     t->second_wait = t->polish_wait = ATSI_TUNER_SECOND;
+    t->polish_step = ATSI_TUNER_PATIENCE;
     begin_again(t);
     t->follows = t->home_left = true;
     t->n_left[t->at_work.use] = 1;
     t->n_left[other(t->at_work.use)] = t->params.has_choice;
     t->change = reason;
+    t->reference = t->now;
     return next_trial(t);
 }
 
@@ -371,13 +394,13 @@ static bool try_second(struct atsi_tuner *t) {
     return ask(t, &t->second.wish, &t->now, near, "the next best was faster");
 }
 
-// Speeds are again as they were at home.
-static bool try_home(struct atsi_tuner *t) {
-    if (!is_as_at_home(t) || are_alike(t, &t->at_work, &t->home)) return false;
-    if (t->n_settled < ATSI_TUNER_SECOND || was_in_vain(t)) return false;
-    begin_again(t);
-    t->follows = t->home_left = true;
-    return next_trial(t);
+// Away from home less than epsilon is looked at, after a while: what was decided for a load outlives it otherwise. And when speeds are again
+// as they were at home, soon.
+static bool look_back(struct atsi_tuner *t, bool as_it_was) {
+    bool as_at_home = is_as_at_home(t);
+    if (are_alike(t, &t->at_work, &t->home) || (as_it_was && !as_at_home)) return false;
+    if (t->n_settled < (as_at_home ? t->follow_wait : ATSI_TUNER_PATIENCE + t->follow_wait)) return false;
+    return !was_in_vain(t, t->params.epsilon / 3) && follow(t, "speeds have changed somewhat");
 }
 
 // Something like it was tried lately, and is not at work.
@@ -389,10 +412,11 @@ static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *w
 static bool try_to_polish(struct atsi_tuner *t) {
     struct atsi_tuner_wish wish = {t->at_work.use, t->now, true};
     if (t->n_settled < t->polish_wait) return false;
-    t->polish_wait = t->n_settled + ATSI_TUNER_PATIENCE;
+    t->polish_wait = t->n_settled + t->polish_step;
+    if (t->polish_step < ATSI_TUNER_LONGEST) t->polish_step *= 2;
     if (atsi_scales_deviation(&t->at_work.scales, &t->now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;
     begin_again(t);
-    return ask(t, &wish, &t->now, least_promise(t), "speeds are known better");
+    return ask(t, &wish, &t->now, fmin(least_promise(t), later_polish), "speeds are known better");
 }
 
 // Every time that it came out too far behind counts for less.
@@ -400,7 +424,19 @@ static bool try_what_is_overdue(struct atsi_tuner *t) {
     enum atsi_link_use there = other(t->at_work.use);
     t->error[there] = sqrt(t->error[there] * t->error[t->at_work.use]);
     begin_again(t);
+    t->n_left[there] = 1;
     return try_other(t, near, "not tried for long");
+}
+
+// A resource that has become faster may be used more, though no round tells. One that has become slower is of no concern as long as rounds
+// are not.
+static bool is_relieved(const struct atsi_tuner *t) {
+    const struct atsi_scales *r = &t->reference, *now = &t->now;
+    struct atsi_scales prompt = *r;
+    prompt.handover_us = fmin(r->handover_us, now->handover_us);
+    double faster = fmax(r->cpu / now->cpu, fmax(r->gpu / now->gpu, r->link / now->link)) - 1,
+           prompter = atsi_scales_deviation(r, &prompt);
+    return fmax(faster, prompter) > (t->is_noisy ? 2 : 1) * t->params.epsilon;
 }
 
 // Speeds look somewhat different under every assignment: changes count from what was recorded under the one at work. What is more than
@@ -411,10 +447,15 @@ static void take_reference(struct atsi_tuner *t, double median_us) {
         t->home_us = median_us;
         t->home_scales = t->now;
     }
-    t->reference_us = at_home ? t->home_us : median_us;
+    t->has_reference = true;
+    if (at_home)
+        t->reference_us = t->home_us;
+    else if (t->reference_us == 0)
+        t->reference_us = median_us;
     double handover_us =
         fmax(t->reference.handover_us, t->now.handover_us); // what is recorded of a load that has gone fades slowly
-    if (atsi_scales_deviation(&t->reference, &t->now) > 2 * t->params.epsilon) return;
+    bool was_relieved = t->recorded_under == t->at_work.use && is_relieved(t);
+    if (was_relieved || atsi_scales_deviation(&t->reference, &t->now) > 2 * t->params.epsilon) return;
     t->reference = t->now;
     t->reference.handover_us = handover_us;
 }
@@ -433,17 +474,6 @@ static bool is_certain(const struct atsi_tuner *t, bool steady) {
     return t->n_deviating >= ATSI_TUNER_CERTAIN && (steady || t->is_noisy || t->n_deviating >= ATSI_TUNER_PATIENCE);
 }
 
-// A resource that has become faster may be used more, though no round tells. One that has become slower is of no concern as long as rounds
-// are not.
-static bool is_relieved(const struct atsi_tuner *t) {
-    const struct atsi_scales *r = &t->reference, *now = &t->now;
-    struct atsi_scales prompt = *r;
-    prompt.handover_us = fmin(r->handover_us, now->handover_us);
-    double faster = fmax(r->cpu / now->cpu, fmax(r->gpu / now->gpu, r->link / now->link)) - 1,
-           prompter = atsi_scales_deviation(r, &prompt);
-    return fmax(faster, prompter) > (t->is_noisy ? 2 : 1) * t->params.epsilon;
-}
-
 static bool is_behind_second(const struct atsi_tuner *t, double median_us) {
     return t->second.median_us > 0 && median_us > (1 + t->params.epsilon / 3) * t->second.median_us &&
            t->n_settled >= t->second_wait && atsi_scales_deviation(&t->second_scales, &t->now) < t->params.epsilon / 2;
@@ -454,7 +484,7 @@ static bool improve(struct atsi_tuner *t, double median_us, bool steady) {
     bool as_it_was = atsi_scales_deviation(&t->reference, &t->now) < t->params.epsilon / 2;
     t->n_behind = is_behind_second(t, median_us) ? t->n_behind + 1 : 0;
     if (t->n_behind >= ATSI_TUNER_CERTAIN) return try_second(t);
-    if (steady && try_home(t)) return true;
+    if (steady && look_back(t, as_it_was)) return true;
     if (!steady || !as_it_was) return false;
     if (t->params.has_choice && t->n_since_other >= ATSI_TUNER_LONGEST) return try_what_is_overdue(t);
     return deviation(t->reference_us, median_us) < t->params.epsilon / 2 && try_to_polish(t);
@@ -465,16 +495,16 @@ static bool watch(struct atsi_tuner *t) {
     t->n_since_other++;
     if (t->n_rounds < t->params.tau || !has_rounds(t, ATSI_TUNER_MANY_ROUNDS)) return false;
     double median_us = sum_up(t, ATSI_TUNER_MANY_ROUNDS).median_us;
-    if (t->reference_us == 0) take_reference(t, median_us);
+    if (!t->has_reference) take_reference(t, median_us);
     bool other_times = deviation(t->reference_us, median_us) > t->params.epsilon, relieved = is_relieved(t),
          steady = is_steady(t);
     t->n_deviating = other_times || relieved ? t->n_deviating + 1 : 0;
     if (t->n_deviating == 0) return !t->is_noisy && improve(t, median_us, steady);
     if (!is_certain(t, steady)) return false;
     t->n_deviating = 0;
-    if (was_in_vain(t)) return false;
+    if (was_in_vain(t, (t->is_noisy ? 2 : 1) * t->params.epsilon)) return false;
+    if (!other_times && t->n_settled < t->follow_wait) return false;
     bool other_speeds = atsi_scales_deviation(&t->reference, &t->now) > t->params.epsilon;
-    t->reference = t->now;
     return follow(t, other_speeds ? "speeds have changed" : "rounds take another time");
 }
 

@@ -15,7 +15,8 @@
 #include "runtime/dispatcher.h"
 
 enum {
-    ATSI_TUNER_ROUNDS = 5,       // of a trial
+    ATSI_TUNER_ROUNDS = 5,       // of a trial at the start
+    ATSI_TUNER_MORE_ROUNDS = 9,  // and later
     ATSI_TUNER_MANY_ROUNDS = 14, // where rounds differ much among themselves, and of a median that is watched
     ATSI_TUNER_SPEEDS = 9,       // rounds whose medians are the speeds of now
     ATSI_TUNER_TRIALS = 4,       // at most, one after the other
@@ -44,6 +45,7 @@ struct atsi_tuner_wish {
 struct atsi_tuner_result {
     struct atsi_tuner_wish wish;
     double median_us;
+    double promised; // by the forecasts, of what was at work before; 0: unknown
 };
 
 // Nothing better than `wish` was found at these speeds.
@@ -64,7 +66,8 @@ struct atsi_tuner {
     const char *reason, *change; // of the newest wish, of the newest trials for changed speeds; for people
     // What changes count from: speeds and times of rounds under what is at work.
     struct atsi_scales asked_at, reference;
-    double reference_us;                          // 0: not known yet
+    enum atsi_link_use recorded_under;            // the use at work when `reference` was recorded, at first
+    double asked_us, reference_us;                // 0: not known yet
     double times_us[ATSI_TUNER_MANY_ROUNDS];      // ring
     struct atsi_scales speeds[ATSI_TUNER_SPEEDS]; // ring
     // Trials: those going on, and the last that compared any.
@@ -76,6 +79,7 @@ struct atsi_tuner {
     struct atsi_scales home_scales;   // recorded under it; cpu 0: not yet
     double home_us;                   // and what its rounds took then
     struct atsi_scales steady;        // what speeds have stayed near to, for n_steady rounds
+    double luck;                      // of the rounds before the trials, as a part of what they took
     double promised;                  // by the forecasts, what is on trial takes of what was at work before; 0: unknown
     double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
     struct atsi_tuner_memory memory[ATSI_TUNER_MEMORY];
@@ -83,11 +87,14 @@ struct atsi_tuner {
     // ended; without a trial of the other use; that speeds have been steady.
     uint64_t n_recorded;
     uint32_t n_rounds, n_deviating, n_behind, n_settled, n_since_other, n_steady;
-    uint32_t polish_wait, second_wait; // before what is at work may be decided once more, and the next best tried again
+    // Before what is at work may be decided once more, the next best tried again, and a resource that has become faster looked at again
+    // that no round tells of: twice as long each time in vain.
+    uint32_t polish_wait, polish_step, second_wait, follow_wait;
     uint32_t n_results, n_finished, i_newest;    // the newest result is at work when the trials end
     uint32_t i_memory;                           // the oldest
     uint32_t n_left[ATSI_LINK_USES];             // trials of each use that may come yet
     bool asked;                                  // nothing is counted until atsi_tuner_begun
+    bool has_reference;                          // from rounds under what is at work
     bool has_begun, trying, has_home, home_left; // home_left: it is to be tried yet
     bool follows;                                // the trials are for changed speeds
     bool is_noisy, was_noisy;                    // the last rounds are; they were when the trials began

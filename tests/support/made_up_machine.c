@@ -95,6 +95,8 @@ double made_up_best_us(struct made_up_machine *m, const struct atsi_scales *scal
     return best;
 }
 
+static const double weather_us = 300000; // what wanders has another value after that
+
 // ---- what a round takes --------------------------------------------------------------------------------------------
 
 static double draw(struct made_up_machine *m) { return (double)(test_random(&m->random) >> 11) / (double)(1ull << 53); }
@@ -118,17 +120,24 @@ static float draw_device(struct made_up_machine *m, const struct made_up_load *l
     return (float)(us > 0 ? shaken(m, us, 0.05) + stall(m, load, chance_of(load->device_stalls, us)) : 0);
 }
 
-// Up and down by one, within some tens of rounds.
-static void wander(struct made_up_machine *m) {
-    m->wandered = fmax(-1, fmin(1, m->wandered + 0.3 * (2 * draw(m) - 1)));
+// Between -1 and 1, by time: two machines of one weather have the same, whatever their rounds take.
+static double weather_at(const struct made_up_machine *m, uint64_t i) {
+    uint64_t state = (m->weather + i + 1) * 0x9e3779b97f4a7c15u;
+    for (int k = 0; k < 3; k++) test_random(&state);
+    return (double)(state >> 11) / (double)(1ull << 52) - 1;
+}
+
+static double weather_now(const struct made_up_machine *m) {
+    double t = m->now_us / weather_us, part = t - floor(t);
+    return (1 - part) * weather_at(m, (uint64_t)t) + part * weather_at(m, (uint64_t)t + 1);
 }
 
 static double run_round(struct made_up_machine *m, const struct made_up_load *load) {
     struct made_up_rounds *r = &m->at_work;
     const struct atsi_scales *s = &load->scales;
-    wander(m);
-    struct atsi_scales now = {shaken(m, s->cpu, load->shaking) * (1 + load->wandering * m->wandered),
+    struct atsi_scales now = {shaken(m, s->cpu, load->shaking) * (1 + load->wandering * weather_now(m)),
                               shaken(m, s->gpu, load->shaking), shaken(m, s->link, load->shaking), s->handover_us};
+    now.cpu *= 1 + load->recoil * fmax(0, (double)r->n_promoted - m->n_promoted_first);
     for (uint32_t i = 0; i < r->cost.n_actions; i++) {
         const struct atsi_split_cost *c = &r->cost.splits[i];
         r->drawn.splits[i] = (struct atsi_split_cost){.cpu_us = draw_cpu(m, load, c->cpu_us * now.cpu),
@@ -259,9 +268,10 @@ double made_up_run(struct made_up_machine *m, const struct made_up_load *load, d
     return median;
 }
 
-void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed) {
+void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed,
+                  uint64_t weather) {
     uint32_t n = plan->program.n_units;
-    *m = (struct made_up_machine){.plan = plan, .random = seed, .deciding_us = 60000};
+    *m = (struct made_up_machine){.plan = plan, .random = seed, .weather = weather, .deciding_us = 60000};
     m->units = calloc(n, sizeof *m->units);
     atsi_round_units(plan, 1, plan->limits.temp_bytes, NULL, m->units);
     struct atsi_dispatcher_params params = {.plan = plan, .policy = ATSI_POLICY_FIFO, .has_device = true};
@@ -278,6 +288,7 @@ void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum 
            shares_us = made_up_time(m, &(struct atsi_tuner_wish){ATSI_LINK_SHARES, {1, 1, 1, 0}, false}, &m->tuner.now);
     m->tuner.wish.use = tuning.has_choice && shares_us < streams_us ? ATSI_LINK_SHARES : ATSI_LINK_STREAMS;
     decide(m, &m->tuner.wish, &m->at_work);
+    m->n_promoted_first = m->at_work.n_promoted;
     atsi_tuner_begun(&m->tuner, m->tuner.wish.use, 0);
 }
 

@@ -16,6 +16,8 @@ struct made_up_load {
     double stalls;         // how often that is in a millisecond of work on the CPU
     double stalled_starts; // and beside it, of its operations, however short they are
     double device_stalls;  // in a millisecond of work on the device
+    double
+        recoil; // work of the CPU takes that part longer for every unit that it has given away since the start: it waits more often
 };
 
 struct made_up_rounds { // under one assignment
@@ -29,22 +31,23 @@ struct made_up_machine {
     struct atsi_plan *plan;
     struct atsi_dispatcher *dispatcher;
     struct atsi_schedule_unit *units; // [n_units]
-    bool stays;                       // what comes out of the first trials is kept
-    double deciding_us;               // a decision takes as long, beside the rounds
+    uint32_t n_promoted_first;
+    bool stays;         // what comes out of the first trials is kept
+    double deciding_us; // a decision takes as long, beside the rounds
     struct atsi_tuner tuner;
     struct atsi_recorder recorder;
     struct made_up_rounds at_work, best; // best: of trials, to return to it
     struct atsi_tuner_wish best_wish;
     bool has_best;
-    double wandered;         // of the CPU's speed, now
-    double now_us, asked_us; // time; when the decision under way was asked for
-    uint64_t random;
+    double now_us, asked_us;  // time; when the decision under way was asked for
+    uint64_t random, weather; // weather: what wanders, by time
     uint32_t n_decided, n_taken_over;
     bool tells; // every decision, on stderr
 };
 
 // `plan` with times; borrowed. homes [n_units].
-void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed);
+void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed,
+                  uint64_t weather);
 void made_up_close(struct made_up_machine *m);
 // Rounds for us of time; the median of what they took.
 double made_up_run(struct made_up_machine *m, const struct made_up_load *load, double us);

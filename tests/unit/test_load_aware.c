@@ -69,13 +69,30 @@ static void open_large_model(struct model *m) {
     }
 }
 
+// Experts some of which cross the link: 24 layers, all of whose networks both processors share, 4 ms a token.
+static void open_shared_model(struct model *m) {
+    static const struct atsi_unit_times mix = {.cpu_us = 100, .gpu_us = 25, .switch_us = 4, .transfer_us = 100},
+                                        network = {.cpu_us = 105, .gpu_us = 6, .switch_us = 4, .transfer_us = 75};
+    test_build_dense_plan(&m->plan, 24);
+    make_room(m);
+    for (uint32_t u = 0; u < m->plan.program.n_units; u++) {
+        const struct atsi_unit *unit = &m->plan.program.units[u];
+        bool is_network = unit->kind == ATSI_UNIT_MATRIX && strcmp(unit->name, "mix") != 0;
+        m->plan.decode_times[u] = is_network ? network : mix;
+        m->plan.prefill_times[u] =
+            (struct atsi_unit_times){.cpu_us = 8000, .gpu_us = 300, .switch_us = 8, .transfer_us = 75};
+        m->homes[u] = is_network ? ATSI_CPU : ATSI_GPU;
+        if (is_network) m->plan.limits.temp_bytes = unit->weight_bytes + 4096;
+    }
+}
+
 struct pair {
     struct made_up_machine aware, fixed;
 };
 
 static void open_pair(struct pair *p, struct model *m, uint64_t seed) {
-    made_up_open(&p->aware, &m->plan, m->homes, seed * 2654435761u);
-    made_up_open(&p->fixed, &m->plan, m->homes, seed * 0x9e3779b97f4a7c15u);
+    made_up_open(&p->aware, &m->plan, m->homes, seed * 2654435761u, seed);
+    made_up_open(&p->fixed, &m->plan, m->homes, seed * 0x9e3779b97f4a7c15u, seed);
     p->fixed.stays = true;
 }
 
@@ -112,10 +129,12 @@ static void rounds_are_nearly_as_fast_as_with_known_speeds(void **state) {
         open_pair(&p, &model, seed);
         for (int k = 0; k < 6; k++) {
             struct made_up_load load = plain(&phases[k]);
-            struct medians medians = run(&p, &load, second);
-            assert_true(medians.aware_us < 1.05 * made_up_best_us(&p.aware, &phases[k]));
-            assert_true(medians.aware_us < 1.02 * medians.fixed_us);
-            if (k == 1) assert_true(medians.aware_us < 0.95 * medians.fixed_us);
+            struct medians medians = run(&p, &load, 2 * second);
+            double most_us =
+                fmin(1.05 * made_up_best_us(&p.aware, &phases[k]), (k == 1 ? 0.95 : 1.02) * medians.fixed_us);
+            if (medians.aware_us > most_us)
+                fail_msg("seed %d, phase %d: %.0f us, static %.0f, best %.0f", (int)seed, k, medians.aware_us,
+                         medians.fixed_us, made_up_best_us(&p.aware, &phases[k]));
         }
         assert_true(p.aware.n_decided < 60);
         close_pair(&p);
@@ -132,7 +151,7 @@ static void a_wrong_profile_is_corrected(void **state) {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct made_up_machine m;
         struct made_up_load load = plain(&truth);
-        made_up_open(&m, &model.plan, model.homes, seed * 2654435761u);
+        made_up_open(&m, &model.plan, model.homes, seed * 2654435761u, seed);
         double as_planned_us = made_up_time(&m, &m.tuner.at_work, &truth);
         made_up_run(&m, &load, second / 2);
         double us = made_up_run(&m, &load, second / 2);
@@ -156,25 +175,35 @@ struct figure {
 };
 
 static const struct figure figures[] = {
-    {"a slower CPU whose lost items others do again; hand-overs behind another's kernels",
-     {{1.8, 1.18, 0.95, 10}, 0.1, 0.1, 1500, 0.1, 0, 0},
-     {{1.05, 1.4, 1, 70}, 0.03, 0.02, 2000, 0, 0, 0.03},
+    {"a slower CPU; hand-overs behind another's kernels",
+     {{1.8, 1.18, 0.95, 10}, 0.1, 0.1, 1500, 0.1, 0, 0, 0},
+     {{1.05, 1.4, 1, 70}, 0.03, 0.02, 2000, 0, 0, 0.03, 0},
      0.38,
      0.13},
     {"time slices of 3 ms in the middle of work; half of card and link",
-     {{1.4, 1.18, 0.95, 60}, 0.15, 0.15, 3000, 0.8, 0, 0},
-     {{1, 2, 2, 60}, 0.05, 0.02, 2000, 0, 0, 0.03},
+     {{1.4, 1.18, 0.95, 60}, 0.15, 0.15, 3000, 0.8, 0, 0, 0},
+     {{1, 2, 2, 60}, 0.05, 0.02, 2000, 0, 0, 0.03, 0},
      0.38,
      0.38},
-    {"and at its beginning, however short it is; a card that is hardly loaded",
-     {{1.3, 1.18, 0.95, 60}, 0.15, 0.25, 3000, 0.3, 0.5, 0},
-     {{1, 1.3, 1, 40}, 0.05, 0.02, 1000, 0, 0, 0.01},
+    {"slices that are mostly done again by others; a card that is hardly loaded",
+     {{1.15, 1.1, 0.95, 15}, 0.1, 0.1, 2000, 0.25, 0.05, 0, 0},
+     {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
+     0.3,
+     0},
+    {"slices at the beginning of work, which no speed says",
+     {{1, 1.18, 0.95, 150}, 0.2, 0.25, 4000, 0, 0.7, 0, 0},
+     {{1, 1.3, 1, 40}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
      0.38,
      0},
-    {"nothing else than that, which no speed says",
-     {{1, 1.18, 0.95, 150}, 0.2, 0.25, 4000, 0, 0.7, 0},
-     {{1, 1.3, 1, 40}, 0.05, 0.02, 1000, 0, 0, 0.01},
-     0.38,
+    {"a CPU that is the slower the less it has to do, by half of what was promised",
+     {{1.47, 1.1, 0.95, 15}, 0.1, 0.1, 1000, 0.1, 0, 0, 0.02},
+     {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
+     0.1,
+     0},
+    {"and by all of it: nothing can be saved",
+     {{1.47, 1.1, 0.95, 15}, 0.1, 0.1, 1000, 0.1, 0, 0, 0.04},
+     {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
+     0,
      0},
 };
 
@@ -191,7 +220,7 @@ static void run_figure(const struct figure *f, struct model *model, struct media
         open_pair(&p, model, seed);
         for (int k = 0; k < 4; k++) {
             struct medians m = run(&p, &phases[k], 6 * second);
-            if (m.aware_us > 1.05 * m.fixed_us)
+            if (m.aware_us > 1.06 * m.fixed_us)
                 fail_msg("%s, seed %d, phase %d: %.1f ms, static %.1f", f->name, (int)seed, k, m.aware_us * 1e-3,
                          m.fixed_us * 1e-3);
             add(&means[k], &m);
@@ -213,8 +242,8 @@ static void rises_are_smaller_than_those_of_a_static_schedule(void **state) {
         run_figure(&figures[i], &model, means);
         print_message("%s: saved %.0f %% of the CPU's rise, %.0f %% of the card's\n", figures[i].name,
                       100 * saved(means, 1), 100 * saved(means, 2));
-        for (int k = 0; k < 4; k++) assert_true(means[k].aware_us < 1.01 * means[k].fixed_us);
-        assert_true(saved(means, 1) >= figures[i].cpu_saved);
+        for (int k = 0; k < 4; k++) assert_true(means[k].aware_us < 1.03 * means[k].fixed_us);
+        if (figures[i].cpu_saved > 0) assert_true(saved(means, 1) >= figures[i].cpu_saved);
         if (figures[i].card_saved > 0) assert_true(saved(means, 2) >= figures[i].card_saved);
     }
     close_model(&model);
@@ -223,7 +252,7 @@ static void rises_are_smaller_than_those_of_a_static_schedule(void **state) {
 // A load that lengthens rounds by less than epsilon is left alone, and so is everything when it goes. (Before the other use is overdue.)
 static void a_light_load_changes_nothing(void **state) {
     (void)state;
-    static const struct made_up_load light = {{1, 1.3, 1, 30}, 0.05, 0.02, 1000, 0, 0, 0.01};
+    static const struct made_up_load light = {{1, 1.3, 1, 30}, 0.05, 0.02, 1000, 0, 0, 0.01, 0};
     struct model model;
     open_large_model(&model);
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
@@ -242,12 +271,37 @@ static void a_light_load_changes_nothing(void **state) {
     close_model(&model);
 }
 
+// Where the parts that cross the link differ from token to token, rounds do and so do recorded speeds: a short text has few decisions, a
+// longer one hardly more.
+static void uneven_shares_settle(void **state) {
+    (void)state;
+    static const struct made_up_load uneven = {{0.9, 1.06, 0.75, 0}, 0.05, 0.1, 300, 0.2, 0.02, 1, 0};
+    struct model model;
+    struct medians mean = {0, 0};
+    open_shared_model(&model);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct pair p;
+        open_pair(&p, &model, seed);
+        p.aware.deciding_us = p.fixed.deciding_us = 8000;
+        run(&p, &uneven, 0.7 * second);
+        assert_true(p.aware.n_decided <= 6 && p.aware.n_taken_over <= 5);
+        struct medians m = run(&p, &uneven, 3 * second);
+        assert_true(p.aware.n_decided <= 15 && p.aware.n_taken_over <= 12);
+        assert_true(m.aware_us < 1.12 * m.fixed_us);
+        add(&mean, &m);
+        close_pair(&p);
+    }
+    assert_true(mean.aware_us < 1.01 * mean.fixed_us);
+    close_model(&model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_are_nearly_as_fast_as_with_known_speeds),
         cmocka_unit_test(a_wrong_profile_is_corrected),
         cmocka_unit_test(rises_are_smaller_than_those_of_a_static_schedule),
         cmocka_unit_test(a_light_load_changes_nothing),
+        cmocka_unit_test(uneven_shares_settle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
