@@ -3,9 +3,12 @@
 #   base   whole layers placed, the CPU waits for every copy, nothing moves, a unit is computed by one side
 #   +TP    tensors placed one by one            +AC  copies and kernels overlap
 #   +DT    weights move while the round runs    +2P  both processors on one unit: the program as it is
+# Of models with experts all of an operation are placed together up to +DT; +2P places them as the program chooses, one by one where that
+# pays, and +2U in between is both processors on units whose experts are together.
 #   tests/bench/ablation.sh [SHAPE...]     default: qwen3-14b qwen3-30b-a3b gpt-oss-20b; VRAM=6G PROMPT=1024 TOKENS=128 RUNS=1 CHUNK=512
+#   ROUTING=FILE   how often experts are chosen, for +2P (default none)     OUT=FOLDER   every run's log is left there
 # Per step: rates (medians of RUNS, steps alternate), gain over the step before, predicted time a token and what share of it
-# was measured, time over the floor, the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
+# was measured, time over the floor (experts that were found on the card count as read there), the card's busy share and the link's GB/s in decode as recorded and by the driver's counters.
 # STEPS="base +2P": only these. PREPARE=1: only models and plans are made, and kept; KEEP=1: plans that are there are used and kept. Settings that all scripts here share: tests/bench/common.sh.
 set -uo pipefail
 . "$(dirname "$0")/common.sh"
@@ -21,12 +24,30 @@ switches() {
     esac
 }
 moves_nothing() { case $1 in base | +TP | +AC) echo static ;; esac; }
+has_experts() { [ "$(used_share "$1")" != 1/1 ]; } # SHAPE
 # Where nothing moves the plan is one that reserves no room for what moves.
-plan_of() { case $1 in base) echo layer ;; +TP | +AC) echo tensor-static ;; *) echo tensor ;; esac; }
-steps=()
-for step in base +TP +AC +DT +2P; do
-    case " ${STEPS:-$step} " in *" $step "*) steps+=("$step") ;; esac
-done
+plan_of() { # SHAPE STEP
+    case $2 in
+    base) echo layer ;;
+    +TP | +AC) echo tensor-static ;;
+    +2P) if has_experts "$1"; then echo auto; else echo tensor; fi ;;
+    *) echo tensor ;;
+    esac
+}
+plan_options() { # PLAN
+    case $1 in
+    auto) echo --routing "${ROUTING:-none}" ;;
+    *) echo --placement "$1" --experts unit --routing none ;;
+    esac
+}
+choose_steps() { # SHAPE
+    local step
+    steps=()
+    for step in base +TP +AC +DT +2U +2P; do
+        if [ "$step" = +2U ] && ! has_experts "$1"; then continue; fi
+        case " ${STEPS:-$step} " in *" $step "*) steps+=("$step") ;; esac
+    done
+}
 
 # recorded LOG: "busy_% link_GB/s" of a decode round, as the run itself measured them.
 recorded() {
@@ -35,7 +56,7 @@ recorded() {
 }
 
 keep=${KEEP:-${PREPARE:-}}
-plan_file() { echo "$WORK/$1.$(plan_of "$2").atsp"; } # SHAPE STEP
+plan_file() { echo "$WORK/$1.$(plan_of "$1" "$2").atsp"; } # SHAPE STEP
 
 # The plan of a step, made when it is first asked for; those that no later run needs are deleted to make room.
 make_plan() { # SHAPE STEP
@@ -47,7 +68,8 @@ make_plan() { # SHAPE STEP
     [ -s "$file" ] && return
     # shellcheck disable=SC2086
     [ -s "$WORK/$1.gguf" ] || model "$1" ${MODEL_OPTIONS:-} || return 1
-    plan "$WORK/$1.gguf" "$file" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" --placement "$(plan_of "$2")"
+    # shellcheck disable=SC2046
+    plan "$WORK/$1.gguf" "$file" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" $(plan_options "$(plan_of "$1" "$2")")
 }
 
 # once SHAPE STEP ROUND: a run; figures are added to $WORK/STEP.*
@@ -62,22 +84,22 @@ once() {
     rate prefill "$log" >>"$WORK/$step.prefill"
     rate decode "$log" >>"$WORK/$step.decode"
     predicted_ms "$log" "$plan" "$(moves_nothing "$step")" >>"$WORK/$step.predicted"
-    grep -E '^(rounds|link|tried|decided|speeds|a token)' "$log" >"$WORK/$step.said"
+    found "$log" >>"$WORK/$step.found"
+    grep -E '^(resident|exchange|rounds|divided|link|tried|decided|speeds|a token)' "$log" >"$WORK/$step.said"
 }
 
 report() { # SHAPE
-    local step before=0 decode prefill predicted ms floor_ms busy link busy_recorded link_recorded
+    local step before=0 decode prefill predicted ms on_card floor_ms busy link busy_recorded link_recorded
     for step in "${steps[@]}"; do
         [ -s "$WORK/$step.decode" ] || continue
-        # shellcheck disable=SC2046
-        prefill=$(median $(cat "$WORK/$step.prefill")) decode=$(median $(cat "$WORK/$step.decode"))
-        # shellcheck disable=SC2046
-        predicted=$(median $(cat "$WORK/$step.predicted"))
-        read -r _ _ floor_ms < <(floor "$(plan_file "$1" "$step")" "$1" $((n_prompt + n_tokens / 2)) "$ctx")
+        prefill=$(middle "$WORK/$step.prefill") decode=$(middle "$WORK/$step.decode") predicted=$(middle "$WORK/$step.predicted")
+        on_card=0
+        [ ! -s "$WORK/$step.found" ] || on_card=$(middle "$WORK/$step.found")
+        read -r _ _ floor_ms < <(floor "$(plan_file "$1" "$step")" "$1" $((n_prompt + n_tokens / 2)) "$ctx" "$on_card")
         { read -r busy link; read -r busy_recorded link_recorded; } <"$WORK/$step.card"
         ms=$(awk -v d="$decode" 'BEGIN { printf "%.2f", 1000 / d }')
-        printf '%-14s %-5s prefill %8.1f (planned %s)  decode %7.2f tok/s = %6.2f ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %% (driver %s), link %s GB/s (driver %s)\n' \
-            "$1" "$step" "$prefill" "$(planned_prefill "$(plan_file "$1" "$step")" "$(moves_nothing "$step")")" "$decode" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
+        printf '%-14s %-5s prefill %8.1f (planned %s)  decode %s tok/s = %s ms  gain %s  predicted %s ms (%s of measured)  floor %s ms, T/floor %s  card busy %s %% (driver %s), link %s GB/s (driver %s)\n' \
+            "$1" "$step" "$prefill" "$(planned_prefill "$(plan_file "$1" "$step")" "$(moves_nothing "$step")")" "$(spread "$WORK/$step.decode")" "$ms" "$(ratio "$decode" "$before")" "$predicted" "$(ratio "$predicted" "$ms")" \
             "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy_recorded" "$busy" "$link_recorded" "$link"
         before=$decode
     done
@@ -87,18 +109,20 @@ report() { # SHAPE
 heading
 for shape; do
     time_is_left "$shape" || break
+    choose_steps "$shape"
     if [ -n "${PREPARE:-}" ]; then
         for step in "${steps[@]}"; do make_plan "$shape" "$step" || exit 1; done
         rm -f "$WORK/$shape.gguf"
         continue
     fi
     ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
-    rm -f "$WORK"/*.{prefill,decode,predicted,card,said}
+    rm -f "$WORK"/*.{prefill,decode,predicted,found,card,said}
     for ((run = 0; run < ${RUNS:-1}; run++)); do
         for step in "${steps[@]}"; do time_is_left "$shape $step" && make_plan "$shape" "$step" && once "$shape" "$step" "$run"; done
     done
-    plan=$(plan_file "$shape" +2P)
-    say "$shape: $(planned_mib "$plan" resident) MiB resident, $(planned_mib "$plan" temporary) temporary"
+    plan=$(plan_file "$shape" "${steps[-1]}")
+    say "$shape: $(planned_mib "$plan" resident) MiB resident and $(planned_mib "$plan" experts) of experts one by one, $(planned_mib "$plan" temporary) temporary"
     report "$shape"
-    [ -n "$keep" ] || rm -f "$WORK/$shape".*
+    [ -z "${OUT:-}" ] || { mkdir -p "$OUT/$shape" && cp "$WORK"/*.log "$OUT/$shape"; }
+    [ -n "$keep" ] || rm -f "$WORK/$shape".* "$WORK"/*.log
 done

@@ -92,11 +92,14 @@ run_peer() {
 
 # used_share SHAPE: of the experts, as used/all.
 used_share() { "$B/tools/synth_model" --list | awk -v s="$1" '$1 == s { if (match($0, /[0-9]+ of [0-9]+/)) { split(substr($0, RSTART, RLENGTH), n, " of "); print n[1] "/" n[2] } else print "1/1" }'; }
-# floor PLAN SHAPE POSITION CONTEXT: "R_GB N_GB floor_ms" at the rates in FLOOR_RATES (card, CPU beside the link, link beside the CPU).
+# floor PLAN SHAPE POSITION CONTEXT [FOUND]: "R_GB N_GB floor_ms" at the rates in FLOOR_RATES (card, CPU beside the link, link beside the
+# CPU); FOUND % of the chosen experts were read on the card.
 floor() {
     # shellcheck disable=SC2086
-    python3 "$here/floor.py" "$3" "$4" "$(used_share "$2")" ${FLOOR_RATES:-4345 78 51} <"$1.json"
+    python3 "$here/floor.py" "$3" "$4" "$(used_share "$2")" ${FLOOR_RATES:-4345 78 51} "${5:-0}" <"$1.json"
 }
+# found LOG: of the experts that a run chose in its last rounds, how many percent were resident one by one; nothing where none could be.
+found() { sed -n 's/^resident .* \([0-9.]*\) % lately.*/\1/p' "$1"; }
 
 # GPU memory as the driver counts it, polled ten times a second: watch_memory FILE; peak_mib FILE ends it and prints the most.
 # Where processes are not counted one by one the card's own use is taken, less what was used before.
