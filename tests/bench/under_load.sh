@@ -39,7 +39,7 @@ once() { # RUN POLICY OPTIONS...
         "$WORK/m.atsp" --device "$DEVICE" --temp 0 --ignore-eos --print-ids --stats --tokens-in "$WORK/prompt" -n 4000 \
         --decisions "$out/decisions.$2.$1.csv" "${@:3}" 2>"$WORK/log"
     local status=$?
-    grep -E '^(decode|rounds|link|tried|decided|speeds|a token|Traceback|.*Error)' "$WORK/log" | sed 's/^/    /'
+    grep -E '^(decode|rounds|link|tried|decided|speeds|a token|Traceback|.*Error|.*does not start|the generation ended)' "$WORK/log" | sed 's/^/    /'
     return $status
 }
 for ((run = 0; run < ${RUNS:-2}; run++)); do
