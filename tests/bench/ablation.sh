@@ -58,6 +58,11 @@ recorded() {
 keep=${KEEP:-${PREPARE:-}}
 plan_file() { echo "$WORK/$1.$(plan_of "$1" "$2").atsp"; } # SHAPE STEP
 
+make_model() { # SHAPE
+    # shellcheck disable=SC2086
+    [ -s "$WORK/$1.gguf" ] || model "$1" ${MODEL_OPTIONS:-}
+}
+
 # The plan of a step, made when it is first asked for; those that no later run needs are deleted to make room.
 make_plan() { # SHAPE STEP
     local file old
@@ -66,10 +71,24 @@ make_plan() { # SHAPE STEP
         if [ -z "$keep" ] && [ "${RUNS:-1}" -eq 1 ] && [ "$old" != "$file" ]; then rm -f "$old"; fi
     done
     [ -s "$file" ] && return
-    # shellcheck disable=SC2086
-    [ -s "$WORK/$1.gguf" ] || model "$1" ${MODEL_OPTIONS:-} || return 1
+    make_model "$1" || return 1
     # shellcheck disable=SC2046
     plan "$WORK/$1.gguf" "$file" --vram "${VRAM:-6G}" --ctx "$ctx" --chunk "$chunk" $(plan_options "$(plan_of "$1" "$2")")
+}
+
+# Model and plans of all steps; a planner is one thread that waits for memory most of the time, so they go beside each other.
+prepare() { # SHAPE
+    local step made=" " planner planners=()
+    make_model "$1" || return 1
+    for step in "${steps[@]}"; do
+        case $made in *" $(plan_of "$1" "$step") "*) continue ;; esac
+        made+="$(plan_of "$1" "$step") "
+        make_plan "$1" "$step" &
+        planners+=($!)
+    done
+    for planner in "${planners[@]}"; do wait "$planner" || return 1; done
+    rm -f "$WORK/$1.gguf"
+    say "$1: prepared"
 }
 
 # once SHAPE STEP ROUND: a run; figures are added to $WORK/STEP.*
@@ -111,8 +130,7 @@ for shape; do
     time_is_left "$shape" || break
     choose_steps "$shape"
     if [ -n "${PREPARE:-}" ]; then
-        for step in "${steps[@]}"; do make_plan "$shape" "$step" || exit 1; done
-        rm -f "$WORK/$shape.gguf"
+        prepare "$shape" || exit 1
         continue
     fi
     ids "$n_prompt" "${VOCAB:-100000}" "$WORK/prompt"
