@@ -107,7 +107,8 @@ struct atsi_device_ops {
                                    bool to_device, uint32_t n_rows, struct atsi_error *err);
 
     // What a later launch of this call (EXPERTS, one row, resident.fetched set) reads of tensor[0] is copied to resident.fetched, by a kernel:
-    // the experts of its slots that are not resident. Reads its ids (in[1] or resident.mine) when the stream comes here.
+    // the experts of its slots that are not resident. Reads its ids (in[1] or resident.mine) when the stream comes here. Launches behind it may
+    // run beside it, until one that has resident.fetched set, an event is recorded or a capture ends.
     enum atsi_status (*fetch_experts)(struct atsi_stream *s, const struct atsi_op_call *call, struct atsi_error *err);
 
     // Runs one operation in stream order. `round` is the host copy of call->round.round and sizes the launch.

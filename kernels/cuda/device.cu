@@ -105,10 +105,68 @@ static void host_unregister(struct atsi_device *, const void *host) {
 
 // ---- streams and events -----------------------------------------------------------------------------------------------
 
+// Where experts are fetched beside what is launched behind that, until something needs them.
+struct branch {
+    cudaStream_t handle;
+    cudaEvent_t leaves, returns;
+    bool is_out; // something was launched there for which the stream has not waited
+};
+
 struct stream_memory {
     struct cuda_stream stream; // first: freed by its address
     struct waiting waiting;
+    struct branch branch;
 };
+
+static struct branch *branch_of(struct atsi_stream *s) { return &((struct stream_memory *)s)->branch; }
+
+static void destroy_branch(struct branch *b) {
+    if (b->handle != NULL) (void)cudaStreamDestroy(b->handle);
+    if (b->leaves != NULL) (void)cudaEventDestroy(b->leaves);
+    if (b->returns != NULL) (void)cudaEventDestroy(b->returns);
+}
+
+// Its kernels come first where both have blocks to start: they are the longer ones.
+static enum atsi_status create_branch(struct cuda_device *d, struct branch *b, struct atsi_error *err) {
+    int least = 0, greatest = 0;
+    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (status == cudaSuccess) status = cudaStreamCreateWithPriority(&b->handle, cudaStreamNonBlocking, greatest);
+    if (status == cudaSuccess) status = cudaEventCreateWithFlags(&b->leaves, cudaEventDisableTiming);
+    if (status == cudaSuccess) status = cudaEventCreateWithFlags(&b->returns, cudaEventDisableTiming);
+    return cuda_check(d, status, "creating a stream", err);
+}
+
+static enum atsi_status leave(struct atsi_stream *s, struct atsi_error *err) {
+    struct branch *b = branch_of(s);
+    cudaError_t status = cudaEventRecord(b->leaves, handle_of(s));
+    if (status == cudaSuccess) status = cudaStreamWaitEvent(b->handle, b->leaves, 0);
+    if (status == cudaSuccess) b->is_out = true;
+    return cuda_check(device_of(s), status, "ordering streams", err);
+}
+
+static enum atsi_status come_back(struct atsi_stream *s, struct atsi_error *err) {
+    struct branch *b = branch_of(s);
+    if (!b->is_out) return ATSI_OK;
+    b->is_out = false;
+    cudaError_t status = cudaEventRecord(b->returns, b->handle);
+    if (status == cudaSuccess) status = cudaStreamWaitEvent(handle_of(s), b->returns, 0);
+    return cuda_check(device_of(s), status, "ordering streams", err);
+}
+
+// Before anything that others wait for, or that a graph ends with: all that was asked of the stream is in it.
+static enum atsi_status settle(struct atsi_stream *s, struct atsi_error *err) {
+    enum atsi_status status = cuda_flush(s, err); // a capture must come back in any case
+    ATSI_TRY(come_back(s, status == ATSI_OK ? err : NULL));
+    return status;
+}
+
+static void stream_destroy(struct atsi_stream *base) {
+    if (base == NULL) return;
+    destroy_branch(branch_of(base));
+    if (handle_of(base) != NULL) (void)cudaStreamDestroy(handle_of(base));
+    if (((struct cuda_stream *)base)->owns_device) free(base->device);
+    free(base);
+}
 
 static enum atsi_status stream_create(struct atsi_device *base, struct atsi_stream **out, struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(base);
@@ -122,18 +180,12 @@ static enum atsi_status stream_create(struct atsi_device *base, struct atsi_stre
     s->waiting = &memory->waiting;
     enum atsi_status status =
         cuda_check(d, cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking), "creating a stream", err);
+    if (status == ATSI_OK) status = create_branch(d, &memory->branch, err);
     if (status != ATSI_OK)
-        free(memory);
+        stream_destroy(&s->base);
     else
         *out = &s->base;
     return status;
-}
-
-static void stream_destroy(struct atsi_stream *base) {
-    if (base == NULL) return;
-    (void)cudaStreamDestroy(handle_of(base));
-    if (((struct cuda_stream *)base)->owns_device) free(base->device);
-    free(base);
 }
 
 // What launches keep on the device (which inputs scratch holds, the sticky error) belongs to one thread. The stream's thread gets a copy
@@ -156,7 +208,7 @@ static enum atsi_status capture_stream_create(struct atsi_device *base, struct a
 static void forget_all_acts(struct cuda_device *d) { d->acts.data = NULL; }
 
 static enum atsi_status stream_sync(struct atsi_stream *s, struct atsi_error *err) {
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     forget_all_acts(device_of(s));
     return cuda_check(device_of(s), cudaStreamSynchronize(handle_of(s)), "waiting for the stream", err);
 }
@@ -194,14 +246,14 @@ static void event_destroy(struct atsi_event *base) {
 
 // In a capture the event becomes a node that every replay records, instead of a dependency of the captured work.
 static enum atsi_status event_record(struct atsi_event *e, struct atsi_stream *s, struct atsi_error *err) {
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     unsigned flags = ((struct cuda_stream *)s)->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
     return cuda_check(device_of(s), cudaEventRecordWithFlags(((struct cuda_event *)e)->handle, handle_of(s), flags),
                       "recording an event", err);
 }
 
 static enum atsi_status stream_wait(struct atsi_stream *s, struct atsi_event *e, struct atsi_error *err) {
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     return cuda_check(device_of(s), cudaStreamWaitEvent(handle_of(s), ((struct cuda_event *)e)->handle, 0),
                       "ordering streams", err);
 }
@@ -246,7 +298,7 @@ static enum atsi_status event_elapsed_us(struct atsi_event *from, struct atsi_ev
 static enum atsi_status copy_to_device(struct atsi_stream *s, void *dev, const void *host, uint64_t bytes,
                                        struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     forget_acts(device_of(s), dev, bytes);
     return cuda_check(device_of(s), cudaMemcpyAsync(dev, host, bytes, cudaMemcpyHostToDevice, handle_of(s)),
                       "copying to the GPU", err);
@@ -255,7 +307,7 @@ static enum atsi_status copy_to_device(struct atsi_stream *s, void *dev, const v
 static enum atsi_status copy_to_host(struct atsi_stream *s, void *host, const void *dev, uint64_t bytes,
                                      struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     return cuda_check(device_of(s), cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, handle_of(s)),
                       "copying from the GPU", err);
 }
@@ -302,8 +354,15 @@ static enum atsi_status fetch_experts(struct atsi_stream *s, const struct atsi_o
     struct cuda_device *d = device_of(s);
     ATSI_TRY(cuda_healthy(d, err));
     ATSI_TRY(cuda_flush(s, err));
-    launch_fetch_experts(launch_stream_of(s), call);
+    ATSI_TRY(leave(s, err));
+    launch_fetch_experts(branch_of(s)->handle, call);
     return cuda_check(d, cudaGetLastError(), "fetching experts", err);
+}
+
+static enum atsi_status launch(struct atsi_stream *s, const struct atsi_op_call *call, const struct atsi_round *round,
+                               struct atsi_error *err) {
+    if (call->op->kind == ATSI_OP_EXPERTS && call->resident.fetched != NULL) ATSI_TRY(settle(s, err));
+    return cuda_launch(s, call, round, err);
 }
 
 // ---- graphs -----------------------------------------------------------------------------------------------------------
@@ -322,7 +381,7 @@ static enum atsi_status capture_begin(struct atsi_stream *s, struct atsi_error *
 static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct atsi_error *err) {
     struct cuda_device *d = device_of(s);
     *graph = NULL;
-    enum atsi_status flushed = cuda_flush(s, err); // a capture is ended in any case
+    enum atsi_status flushed = settle(s, err); // a capture is ended in any case
     ((struct cuda_stream *)s)->capturing = false;
     forget_all_acts(d);
     cudaGraph_t recorded = NULL;
@@ -342,7 +401,7 @@ static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct 
 
 static enum atsi_status graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     forget_all_acts(device_of(s));
     return cuda_check(device_of(s), cudaGraphLaunch((cudaGraphExec_t)graph, handle_of(s)), "launching a graph", err);
 }
@@ -388,7 +447,7 @@ static const struct atsi_device_ops OPS = {
     stream_create,   stream_destroy,        stream_sync,  stream_query,  event_create,      event_destroy,
     event_record,    stream_wait,           event_sync,   event_passed,  event_elapsed_us,  cuda_post_mark,
     cuda_await_mark, copy_to_device,        copy_to_host, copy_rows,     copy_slots,        fetch_experts,
-    cuda_launch,     cuda_scratch_bytes,    cuda_prepare, capture_begin, capture_end,       graph_launch,
+    launch,          cuda_scratch_bytes,    cuda_prepare, capture_begin, capture_end,       graph_launch,
     graph_destroy,   capture_stream_create,
 };
 

@@ -16,7 +16,6 @@ struct fetch_args {
 // y: slots.
 template <class T> __global__ void fetch_kernel(fetch_args a) {
     constexpr int AHEAD = 4;
-    begin_kernel();
     int expert = a.ids[blockIdx.y];
     if (expert < 0 || (a.slots && a.slots[expert] >= 0)) return;
     const T *from = (const T *)(a.tensor + expert * a.expert_bytes);
@@ -40,7 +39,7 @@ cudaError_t load_fetch(void) {
     return load_kernels(KERNELS);
 }
 
-void launch_fetch_experts(struct launch_stream stream, const struct atsi_op_call *call) {
+void launch_fetch_experts(cudaStream_t stream, const struct atsi_op_call *call) {
     const struct atsi_experts_params *p = &call->op->u.experts;
     fetch_args a = {};
     a.tensor = (const uint8_t *)call->tensor[0].data;
@@ -49,6 +48,5 @@ void launch_fetch_experts(struct launch_stream stream, const struct atsi_op_call
     a.slots = call->resident.data ? call->resident.slots : NULL;
     a.expert_bytes = call->tensor[0].info->size_bytes / p->n_experts;
     bool aligned = ((uintptr_t)a.tensor | (uintptr_t)a.to | a.expert_bytes) % sizeof(uint4) == 0;
-    launch_overlapping(aligned ? fetch_kernel<uint4> : fetch_kernel<uint8_t>, dim3(BLOCKS, p->n_used), THREADS, 0,
-                       stream, a);
+    (aligned ? fetch_kernel<uint4> : fetch_kernel<uint8_t>)<<<dim3(BLOCKS, p->n_used), THREADS, 0, stream>>>(a);
 }

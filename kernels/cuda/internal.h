@@ -117,7 +117,8 @@ void launch_copy_slots(struct launch_stream stream, void *dst, uint32_t dst_stri
 enum atsi_status launch_expert_sum(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 // fetch.cu
 cudaError_t load_fetch(void);
-void launch_fetch_experts(struct launch_stream stream, const struct atsi_op_call *call);
+// On a stream where the ids are there when it comes to it.
+void launch_fetch_experts(cudaStream_t stream, const struct atsi_op_call *call);
 // norm.cu
 cudaError_t load_norm(void);
 void launch_rms_norm(struct launch_ctx *x, const struct atsi_op_call *call);

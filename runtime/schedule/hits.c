@@ -25,14 +25,15 @@ static double cpu_us(const struct atsi_slot_times *t, uint32_t n_used, uint32_t 
     return t->cpu_fixed_us + (t->cpu_us - t->cpu_fixed_us) * (n_used - n_slots) / n_used;
 }
 
-static double gpu_us(const struct atsi_slot_times *t, uint32_t n_used, uint32_t n_slots, double n_absent) {
+// Without what it reads over the link.
+static double gpu_us(const struct atsi_slot_times *t, uint32_t n_used, uint32_t n_slots) {
     if (n_slots == 0) return 0;
-    return t->gpu_fixed_us + ((t->gpu_us - t->gpu_fixed_us) * n_slots + t->link_us * n_absent) / n_used;
+    return t->gpu_fixed_us + (t->gpu_us - t->gpu_fixed_us) * n_slots / n_used;
 }
 
 double atsi_slots_us(const struct atsi_slot_times *t, uint32_t n_slots, uint32_t n_used, double hit_rate) {
     double n_absent = atsi_expected_misses(n_slots, n_used, hit_rate);
-    return fmax(cpu_us(t, n_used, n_slots), gpu_us(t, n_used, n_slots, n_absent));
+    return fmax(cpu_us(t, n_used, n_slots), gpu_us(t, n_used, n_slots) + t->link_us * n_absent / n_used);
 }
 
 uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, double hit_rate) {
@@ -49,24 +50,30 @@ uint32_t atsi_best_slots(const struct atsi_slot_times *t, uint32_t n_used, doubl
 
 // ---- token by token -----------------------------------------------------------------------------------------------
 
-// What both sides do of a token's experts. The GPU has `gpu_us` to do before it needs what the CPU computes, and `after_us` behind that.
+// What both sides do of a token's experts. The GPU reads in place and computes, and what is fetched crosses beside that, before it needs
+// what the CPU computes; it has `after_us` to do behind that.
 struct sides {
-    double cpu_us, gpu_us, after_us;
+    double cpu_us, gpu_us, in_place_us, fetch_us, after_us;
 };
 
-static double end_of(const struct sides *s) { return fmax(s->cpu_us, s->gpu_us) + s->after_us; }
+static double end_of(const struct sides *s) {
+    return fmax(s->cpu_us, s->in_place_us + fmax(s->gpu_us, s->fetch_us)) + s->after_us;
+}
 
 static struct sides sides_of(const struct atsi_expert_times *t, const struct atsi_slot_division *d, uint32_t n_resident,
                              uint32_t n_slots) {
-    const uint32_t n_used = d->n_used, n_absent = n_slots - n_resident;
+    const uint32_t n_used = d->n_used;
+    const double absent_part = (double)(n_slots - n_resident) / n_used;
     struct sides s = {.cpu_us = cpu_us(&t->first, n_used, n_slots),
-                      .gpu_us = gpu_us(&t->first, n_used, n_slots, n_absent)};
+                      .gpu_us = gpu_us(&t->first, n_used, n_slots),
+                      .in_place_us = t->first.link_us * absent_part};
     if (d->last_on_gpu) {
-        s.gpu_us += t->last.link_us * (n_used - n_resident) / n_used;
+        s.fetch_us = t->last.link_us * (n_used - n_resident) / n_used;
         s.after_us = t->last.gpu_us;
     } else {
         s.cpu_us += cpu_us(&t->last, n_used, n_slots);
-        s.gpu_us += gpu_us(&t->last, n_used, n_slots, n_absent);
+        s.gpu_us += gpu_us(&t->last, n_used, n_slots);
+        s.in_place_us += t->last.link_us * absent_part;
     }
     if (n_slots < n_used) s.cpu_us += t->handover_us;
     return s;
@@ -130,8 +137,11 @@ double atsi_divided_us(const struct atsi_expert_times *t, const struct atsi_slot
     for (uint32_t r = 0; r <= d->n_used; r++) {
         struct sides sides = sides_of(t, d, r, d->gpu_slots[r]);
         us += p[r] * end_of(&sides);
-        means = (struct sides){means.cpu_us + p[r] * sides.cpu_us, means.gpu_us + p[r] * sides.gpu_us,
-                               means.after_us + p[r] * sides.after_us};
+        means.cpu_us += p[r] * sides.cpu_us;
+        means.gpu_us += p[r] * sides.gpu_us;
+        means.in_place_us += p[r] * sides.in_place_us;
+        means.fetch_us += p[r] * sides.fetch_us;
+        means.after_us += p[r] * sides.after_us;
     }
     *uneven_us = us - end_of(&means);
     return us;

@@ -101,7 +101,9 @@ static double all_slots_us(const struct builder *b, const struct atsi_step *s, u
     return s->backend == ATSI_CPU ? t.cpu_us : (s->fetches ? 0 : t.gpu_us) + t.link_us;
 }
 
-static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost) {
+// *fetch_us: what a step fetches takes the link for, beside the steps behind it; NULL for the CPU's.
+static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost,
+                     double *fetch_us) {
     const struct atsi_program *p = &b->plan->program;
     uint32_t u = atsi_program_unit_of(p, s->op);
     double weight = weight_in_unit(p, &p->units[u], s->op);
@@ -113,13 +115,12 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
         cost->gpu_us += (float)(weight * step_us(&work, unit->t_gpu_us, unit->gpu_fixed_us));
     if (s->by_token || s->fetches) cost->most_us += (float)(weight * all_slots_us(b, s, u));
     if (!s->promoted || s->fetched || b->waits_for_transfer) return;
-    double absent = absent_in_step(b, s, u, &work) * weight;
-    cost->link_us += (float)(absent * b->units[u].transfer_us * b->in_place);
+    double absent = absent_in_step(b, s, u, &work) * weight, link_us = absent * b->units[u].transfer_us * b->in_place;
     b->out->link_bytes += absent * bytes_over_link(b, u);
-}
-
-static void add_steps(const struct builder *b, const struct atsi_action *a, struct atsi_split_cost *cost) {
-    for (uint32_t i = a->first; i < a->first + a->n; i++) add_step(b, &b->script->steps[i], cost);
+    if (s->fetches)
+        *fetch_us += link_us;
+    else
+        cost->link_us += (float)link_us;
 }
 
 static void add_cpu_action(const struct builder *b, uint32_t i_action) {
@@ -128,7 +129,8 @@ static void add_cpu_action(const struct builder *b, uint32_t i_action) {
     uint32_t u = atsi_program_unit_of(&b->plan->program, first->op);
     double any = first->by_token ? divided_work(b, u).any_on_cpu : 1;
     b->out->splits[i_action].cpu_us = (float)(any * b->plan->cpu_start_us);
-    add_steps(b, a, &b->out->splits[i_action]);
+    for (uint32_t i = a->first; i < a->first + a->n; i++)
+        add_step(b, &b->script->steps[i], &b->out->splits[i_action], NULL);
 }
 
 // The steps behind an AWAIT tell which unit it waits for.
@@ -143,9 +145,21 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
         }
 }
 
+// A run ends with what it fetches: what that takes longer than the steps behind it is the link's.
 static void add_run(const struct builder *b, uint32_t first, uint32_t n) {
-    for (uint32_t k = first; k < first + n; k++)
-        if (b->script->actions[k].kind == ATSI_ACTION_GPU) add_steps(b, &b->script->actions[k], &b->out->splits[first]);
+    struct atsi_split_cost *cost = &b->out->splits[first];
+    double fetch_us = 0, before_us = 0;
+    for (uint32_t k = first; k < first + n; k++) {
+        const struct atsi_action *a = &b->script->actions[k];
+        if (a->kind != ATSI_ACTION_GPU) continue;
+        for (uint32_t i = a->first; i < a->first + a->n; i++) {
+            const struct atsi_step *s = &b->script->steps[i];
+            if (s->fetches && fetch_us == 0) before_us = cost->gpu_us;
+            add_step(b, s, cost, &fetch_us);
+        }
+    }
+    double beside_us = cost->gpu_us - before_us;
+    if (fetch_us > beside_us) cost->link_us += (float)(fetch_us - beside_us);
 }
 
 static void add_actions(struct builder *b) {

@@ -82,7 +82,10 @@ static void the_extremes_choose_one_side(void **state) {
 static double end_of_token(const struct atsi_expert_times *t, uint32_t n, uint32_t r, uint32_t g, bool last_on_gpu) {
     double crossing = g < n ? t->handover_us : 0;
     double first_cpu = cpu_us(&t->first, g, n), first_gpu = gpu_us(&t->first, g, n, g - r);
-    if (last_on_gpu) return fmax(first_cpu + crossing, first_gpu + t->last.link_us * (n - r) / n) + t->last.gpu_us;
+    if (last_on_gpu) { // what it lacks for them crosses beside what it computes before
+        double in_place = t->first.link_us * (g - r) / n, fetch = t->last.link_us * (n - r) / n;
+        return fmax(first_cpu + crossing, in_place + fmax(first_gpu - in_place, fetch)) + t->last.gpu_us;
+    }
     return fmax(first_cpu + cpu_us(&t->last, g, n) + crossing, first_gpu + gpu_us(&t->last, g, n, g - r));
 }
 

@@ -159,7 +159,8 @@ static double token_us(const struct sums *s, uint32_t n_hits, uint32_t g, bool l
            link = (double)(g - n_hits) / TINY_USED;
     double crossing = g < TINY_USED ? s->handover : 0, absent = (double)(TINY_USED - n_hits) / TINY_USED;
     if (last_on_gpu)
-        return fmax(s->cpu[0] * cpu + crossing, s->gpu[0] * gpu + s->link[0] * link + s->link[1] * absent) + s->gpu[1];
+        return fmax(s->cpu[0] * cpu + crossing, s->link[0] * link + fmax(s->gpu[0] * gpu, s->link[1] * absent)) +
+               s->gpu[1];
     return fmax((s->cpu[0] + s->cpu[1]) * cpu + crossing,
                 (s->gpu[0] + s->gpu[1]) * gpu + (s->link[0] + s->link[1]) * link);
 }
