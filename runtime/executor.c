@@ -279,3 +279,7 @@ struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool singl
 }
 uint32_t atsi_executor_n_units(const struct atsi_executor *x) { return x->p->n_units; }
 int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_threads(x->pool); }
+
+struct atsi_pool_crowding atsi_executor_crowding(const struct atsi_executor *x) {
+    return atsi_pool_crowding(x->pool);
+}

@@ -133,6 +133,7 @@ struct atsi_divided_routers {
 struct atsi_divided_routers atsi_executor_divided_routers(const struct atsi_executor *x);
 const char *atsi_executor_isa(const struct atsi_executor *x);
 int atsi_executor_n_threads(const struct atsi_executor *x);
+struct atsi_pool_crowding atsi_executor_crowding(const struct atsi_executor *x);
 uint32_t atsi_executor_n_units(const struct atsi_executor *x);
 
 #endif

@@ -162,6 +162,15 @@ static void report_ring(FILE *f, const struct atsi_pinned_ring *ring) {
             figures.bytes_per_us * 1e-3);
 }
 
+static void report_crowding(FILE *f, const struct atsi_executor *executor) {
+    struct atsi_pool_crowding c = atsi_executor_crowding(executor);
+    if (c.n_lost == 0) return;
+    fprintf(f,
+            "crowded  %llu times a thread lost its core in the middle of an item; others did %llu items again, and "
+            "sooner\n",
+            (unsigned long long)c.n_lost, (unsigned long long)c.n_repeated);
+}
+
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times) {
     fprintf(
@@ -172,6 +181,7 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
         (double)weights->pinned_bytes / 0x1p20, (double)atsi_executor_host_bytes(session->executor) / 0x1p20);
     report_loading(f, &weights->times);
     report_ring(f, weights->ring);
+    report_crowding(f, session->executor);
     if (!weights->owner) return;
     atsi_reserve_report(f, session->reserve);
     if (session->exchange) atsi_exchange_report(f, session->exchange);

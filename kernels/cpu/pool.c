@@ -97,6 +97,7 @@ struct atsi_pool {
     _Atomic(struct atsi_repeats *) repeats; // of work: threads that are late read it when work is another
     atsi_pool_job *job;
     _Atomic int64_t crowded_until_us;
+    _Atomic uint64_t n_lost, n_repeated;
     alignas(CACHE_LINE) struct gate
         summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
     alignas(CACHE_LINE) struct gate barrier; // counts barriers
@@ -224,6 +225,16 @@ static bool is_crowded(const struct atsi_pool *pool) {
 
 void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us) {
     atomic_store_explicit(&pool->crowded_until_us, (int64_t)(atsi_clock_us() + time_us), memory_order_relaxed);
+}
+
+static void note_lost_core(struct atsi_pool *pool) {
+    atomic_fetch_add_explicit(&pool->n_lost, 1, memory_order_relaxed);
+    atsi_pool_assume_crowded(pool, STAYS_CROWDED_US);
+}
+
+struct atsi_pool_crowding atsi_pool_crowding(struct atsi_pool *pool) {
+    return (struct atsi_pool_crowding){.n_lost = atomic_load(&pool->n_lost),
+                                       .n_repeated = atomic_load(&pool->n_repeated)};
 }
 
 // How a phase with more than one item is done; *slot: of its job, 0 where it is not repeated.
@@ -376,7 +387,7 @@ static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct
         pace->time_us += now_us - start_us;
         pace->n_items++;
         if (worker != NULL && lost_core(worker, now_us - start_us)) {
-            atsi_pool_assume_crowded(pool, STAYS_CROWDED_US);
+            note_lost_core(pool);
             count_done(pool, offer, n_done, me);
             if (offer->slot == 0) stand_back(worker);
             return true;
@@ -400,8 +411,10 @@ static bool do_late_items(struct atsi_pool *pool, const struct offer *offer, uin
     for (uint32_t i = 0; i < offer->n_items && !is_over; i++) {
         is_over = atomic_load(&pool->offer) != offer->word;
         uint32_t item = (uint32_t)((offer->each * own + (uint64_t)i) % offer->n_items);
-        if (!is_over && atsi_repeats_do_again(offer->repeats, offer->slot, item, n_times, me))
+        if (!is_over && atsi_repeats_do_again(offer->repeats, offer->slot, item, n_times, me)) {
+            atomic_fetch_add_explicit(&pool->n_repeated, 1, memory_order_relaxed);
             is_over = count_done(pool, offer, 1, me);
+        }
     }
     atsi_repeats_let_go(offer->repeats, offer->slot);
     return is_over;

@@ -57,6 +57,12 @@ struct atsi_pool_work {
     enum atsi_pool_way (*crowded_way)(void *context, uint32_t phase, void *job);
 };
 void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context);
+// What a crowded machine has brought about so far.
+struct atsi_pool_crowding {
+    uint64_t n_lost;     // times that a worker lost its core in the middle of an item
+    uint64_t n_repeated; // items that another thread did once more, and sooner
+};
+struct atsi_pool_crowding atsi_pool_crowding(struct atsi_pool *pool);
 // Takes the machine for crowded for so long from now on, whatever is seen of it: for tests.
 void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us);
 

@@ -214,6 +214,7 @@ static void late_items_are_repeated(void **state) {
     static struct phases wanted;
     struct atsi_error err;
     uint32_t n_again = 0;
+    uint64_t n_sooner = 0;
     for (uint32_t phase = 0; phase < PHASES; phase++)
         for (uint32_t item = 0, n = begin_phase(&wanted, phase); item < n; item++) {
             wanted.n_threads = 1;
@@ -242,10 +243,12 @@ static void late_items_are_repeated(void **state) {
             n_again += found.n_computed > found.n_kept;
         }
         assert_int_equal(found.phases.n_wrong, 0);
+        n_sooner += atsi_pool_crowding(pool).n_repeated;
         atsi_pool_free(pool);
         atsi_repeats_free(work.repeats);
     }
     assert_int_not_equal(n_again, 0);
+    assert_int_not_equal(n_sooner, 0);
 }
 
 // ---- whose items ------------------------------------------------------------------------------------------------------
