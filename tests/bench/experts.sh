@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Experts placed by unit, one by one by what a run has counted, as the planner chooses without statistics, and another program: runs in
 # turn on the same file. Per way: rates with their spread, how many of a token's experts were found on the card and how many were
-# expected, the time that was predicted for a token and what share of the measured one it is.
+# expected, the time that was predicted for a token and what share of the measured one it is, and the measured one over the floor.
 #   [PEER="COMMAND"] tests/bench/experts.sh ["SHAPE RUNS SYNTH_OPTIONS..."...]     default: "gpt-oss-20b 5" "qwen3-30b-a3b 5"
 #   WAYS="counted peer unit auto"   in this order; also `single`, one by one without statistics, `few`, that without
 #   large exchanges, and `still`, counted without any exchange
@@ -70,6 +70,7 @@ note() {
     sed -n 's/^a token .* measured \([0-9.]*\) ms.*/\1/p' "$2" >>"$shape.$1.measured"
     sed -n 's/^resident .* of those chosen \([0-9.]*\) %.*/\1/p' "$2" >>"$shape.$1.found"
     sed -n 's/^resident .* \([0-9.]*\) % were expected.*/\1/p' "$2" >>"$shape.$1.expected"
+    found "$2" >>"$shape.$1.lately"
     sed -n 's/^link *\([0-9.]*\) MiB a token.*/\1/p' "$2" >>"$shape.$1.link"
 }
 
@@ -91,14 +92,17 @@ report_peer() {
 }
 
 report() { # WAY
-    local of=$shape.$1 decode found expected predicted ms
+    local of=$shape.$1 decode found expected predicted ms lately=0 floor_ms
     [ -s "$of.decode" ] || return 0
     decode=$(middle "$of.decode") ms=$(middle "$of.measured") predicted=$(middle "$of.predicted")
     found=$(middle "$of.found") expected=$(middle "$of.expected")
-    printf '%-14s %-8s prefill %s  decode %s  of the peer %s %s, of unit %s  found %s %% (expected %s)  predicted %s ms, %s of measured %s  link %s MiB a token  %s\n' \
+    [ ! -s "$of.lately" ] || lately=$(middle "$of.lately")
+    read -r _ _ floor_ms < <(floor "$shape.$(plan_of "$1").atsp" "${shape##*/}" $((n_prompt + n_tokens / 2)) "$ctx" "$lately")
+    printf '%-14s %-8s prefill %s  decode %s  of the peer %s %s, of unit %s  found %s %% (expected %s)  predicted %s ms, %s of measured %s  floor %s ms, T/floor %s  link %s MiB a token  %s\n' \
         "${shape##*/}" "$1" "$(spread "$of.prefill")" "$(spread "$of.decode")" \
         "$(ratio "$(middle "$of.prefill")" "$(middle "$WORK/peer.prefill")")" "$(ratio "$decode" "$(middle "$WORK/peer.decode")")" \
         "$(ratio "$decode" "$(middle "$shape.unit.decode")")" "${found:--}" "${expected:--}" "$predicted" "$(ratio "$predicted" "$ms")" "$ms" \
+        "$floor_ms" "$(ratio "$ms" "$floor_ms")" \
         "$(middle "$of.link")" "$(grep -o 'resident [0-9]* of .* MiB;' "$shape.$1.0.log" | head -n 1)"
 }
 
@@ -137,7 +141,7 @@ measure() { # RUNS
 
 one() { # SHAPE RUNS SYNTH_OPTIONS...
     shape=$WORK/$1
-    rm -f "$WORK"/peer.{prefill,decode} "$shape".*.{prefill,decode,predicted,measured,found,expected,link}
+    rm -f "$WORK"/peer.{prefill,decode} "$shape".*.{prefill,decode,predicted,measured,found,expected,lately,link}
     prepare "${@:3}" || return 1
     [ -n "${PREPARE:-}" ] || measure "$2"
     local status=$?
