@@ -13,6 +13,7 @@ enum {
     OUT_OF_MEMORY = 2,
     N_PROCESSORS = 16, // attribute: multiprocessors of the card
     COPY_BYTES = 4 << 20,
+    COPIES_AT_ONCE = 4,     // who waits for each copy before the next leaves the link to others in between
     BURN_BYTES = 256 << 20, // read by the kernel; a power of two over every cache
     BLOCK_THREADS = 256,
     BLOCKS_A_PROCESSOR = 4,
@@ -96,7 +97,7 @@ struct load_gpu {
     unsigned n_blocks;
     device_address burn_data, copy_target;
     void *copy_source;
-    stream_handle kernel_stream, copy_stream;
+    stream_handle kernel_stream, copy_streams[COPIES_AT_ONCE];
     double kernel_us; // spent in kernels
     uint64_t copied_bytes;
     _Atomic uint64_t taken_bytes; // of the card's memory
@@ -214,18 +215,27 @@ static enum atsi_status start_kernels(struct load_gpu *l, struct atsi_error *err
 
 // ---- copies -------------------------------------------------------------------------------------------------------
 
+static int wait_for_copies(struct load_gpu *l) {
+    int code = DRIVER_OK;
+    for (int i = 0; i < COPIES_AT_ONCE && code == DRIVER_OK; i++) code = l->driver.wait(l->copy_streams[i]);
+    return code;
+}
+
 static void *copy(void *context) {
     struct load_gpu *l = context;
     const struct driver *d = &l->driver;
     int code = d->use(l->context);
     while (code == DRIVER_OK && !atomic_load(l->stop)) {
         double began_us = atsi_clock_us(), busy_us = 0;
-        while (code == DRIVER_OK && busy_us < l->params->link_share * LOAD_PERIOD_US) {
-            code = d->copy_in(l->copy_target, l->copy_source, COPY_BYTES, l->copy_stream);
-            if (code == DRIVER_OK) code = d->wait(l->copy_stream);
+        for (unsigned i = 0; code == DRIVER_OK && busy_us < l->params->link_share * LOAD_PERIOD_US; i++) {
+            stream_handle stream = l->copy_streams[i % COPIES_AT_ONCE];
+            code = d->wait(stream);
+            if (code == DRIVER_OK) code = d->copy_in(l->copy_target, l->copy_source, COPY_BYTES, stream);
             if (code == DRIVER_OK) l->copied_bytes += COPY_BYTES;
             busy_us = atsi_clock_us() - began_us;
         }
+        if (code == DRIVER_OK) code = wait_for_copies(l);
+        busy_us = atsi_clock_us() - began_us;
         load_sleep_until_us(began_us + (l->params->link_share < 1 ? busy_us / l->params->link_share : 0));
     }
     return NULL;
@@ -235,7 +245,8 @@ static enum atsi_status start_copies(struct load_gpu *l, struct atsi_error *err)
     const struct driver *d = &l->driver;
     ATSI_TRY(check(l, d->allocate(&l->copy_target, COPY_BYTES), "memory for copies", err));
     ATSI_TRY(check(l, d->allocate_host(&l->copy_source, COPY_BYTES), "pinned memory for copies", err));
-    ATSI_TRY(check(l, d->create_stream(&l->copy_stream, 1), "a stream", err));
+    for (int i = 0; i < COPIES_AT_ONCE; i++)
+        ATSI_TRY(check(l, d->create_stream(&l->copy_streams[i], 1), "a stream", err));
     l->has_copy_thread = pthread_create(&l->copy_thread, NULL, copy, l) == 0;
     return l->has_copy_thread ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "a thread does not start");
 }
@@ -309,7 +320,8 @@ void load_gpu_finish(struct load_gpu *l, struct load_result *result) {
     if (l->copy_source) (void)d->free_host(l->copy_source);
     if (l->copy_target) (void)d->free(l->copy_target);
     if (l->burn_data) (void)d->free(l->burn_data);
-    if (l->copy_stream) (void)d->destroy_stream(l->copy_stream);
+    for (int i = 0; i < COPIES_AT_ONCE; i++)
+        if (l->copy_streams[i]) (void)d->destroy_stream(l->copy_streams[i]);
     if (l->kernel_stream) (void)d->destroy_stream(l->kernel_stream);
     if (l->retained) (void)d->release(l->device);
     free(l); // the driver's library stays open: threads of its own may still run in it
