@@ -6,7 +6,7 @@
 static const double cpu_weight = 0.25, device_weight = 0.5, uneven_weight = 0.2;
 static const double prior_share = 0.01; // of the round, stands for what was known before
 static const double least_scale = 0.1;  // what takes no time to speak of must not seem to change all the time
-static const double handover_weight = 0.125, noticeable_handover_us = 500;
+static const double handover_weight = 0.06, noticeable_handover_us = 500;
 static const double forgetting = 0.005; // a round, of a resource that is not seen
 static const double handover_forgetting = 0.06;
 

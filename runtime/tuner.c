@@ -18,6 +18,11 @@ static const double kept_part = 0.25;
 static const double clear_gain = 0.95, clearly_worse = 1.15;
 // What is at home was the fastest in many rounds: a trial of a few in which it is no slower than this says no other.
 static const double proven = 1.02;
+// A decision for all of a change may turn out worse than its forecast where one for half of it does not. What has been declined needs no
+// second look.
+enum {
+    enough_in_vain = 2
+};
 // Rounds that differ by this part of their median among each other need more of them to be compared.
 static const double noisy = 0.3, much_luck = 0.02;
 // More than this is no error of a forecast, but of a trial.
@@ -167,19 +172,21 @@ static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wis
     return a->use == b->use && a->by_unit == b->by_unit && atsi_scales_deviation(&a->scales, &b->scales) == 0;
 }
 
-static void remember(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *speeds) {
-    t->memory[t->i_memory] = (struct atsi_tuner_memory){*wish, *speeds, t->n_recorded};
+static void remember(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *speeds,
+                     uint32_t weight) {
+    t->memory[t->i_memory] = (struct atsi_tuner_memory){*wish, *speeds, t->n_recorded, weight};
     t->i_memory = (t->i_memory + 1) % ATSI_TUNER_MEMORY;
 }
 
-// Nothing better than what is at work was found at speeds that deviate by less than that, and not long ago.
-static bool was_in_vain(const struct atsi_tuner *t, double nearness) {
+// How much was in vain, under what is at work, at speeds that deviate by less than that, and not long ago.
+static uint32_t in_vain(const struct atsi_tuner *t, double nearness) {
+    uint32_t weight = 0;
     for (uint32_t i = 0; i < ATSI_TUNER_MEMORY; i++) {
         const struct atsi_tuner_memory *m = &t->memory[i];
         if (m->round == 0 || t->n_recorded - m->round > ATSI_TUNER_LONGEST || !is_same(&m->wish, &t->at_work)) continue;
-        if (atsi_scales_deviation(&m->speeds, &t->now) < nearness) return true;
+        if (atsi_scales_deviation(&m->speeds, &t->now) < nearness) weight += m->weight;
     }
-    return false;
+    return weight;
 }
 
 // ---- trials -------------------------------------------------------------------------------------------------------
@@ -231,7 +238,7 @@ static void note_outcome(struct atsi_tuner *t, bool is_better) {
     t->follow_wait = is_new                                     ? ATSI_TUNER_SECOND
                      : t->follow_wait < 2 * ATSI_TUNER_PATIENCE ? 2 * t->follow_wait
                                                                 : t->follow_wait;
-    if (!is_better) remember(t, &t->results[0].wish, &t->began_at);
+    if (!is_better) remember(t, &t->results[0].wish, &t->began_at, t->n_results > 1 ? 1 : enough_in_vain);
 }
 
 static bool settle(struct atsi_tuner *t) {
@@ -298,8 +305,8 @@ static bool next_of_first_trials(struct atsi_tuner *t) {
 static struct atsi_scales scale_wish(const struct atsi_tuner *t) {
     const struct atsi_scales *w = &t->home.scales, *r = &t->home_scales, *now = &t->now;
     if (t->at_work.use != t->home.use || !(r->cpu > 0)) return *now;
-    return (struct atsi_scales){w->cpu * now->cpu / r->cpu, w->gpu * now->gpu / r->gpu, w->link * now->link / r->link,
-                                now->handover_us};
+    return (struct atsi_scales){w->cpu * pow(now->cpu / r->cpu, t->part), w->gpu * pow(now->gpu / r->gpu, t->part),
+                                w->link * pow(now->link / r->link, t->part), now->handover_us};
 }
 
 // At speeds like those under which it was the fastest, what is at home is that whatever is forecast while what was recorded under a load
@@ -376,7 +383,8 @@ static void begin_again(struct atsi_tuner *t) {
     t->n_left[ATSI_LINK_STREAMS] = t->n_left[ATSI_LINK_SHARES] = 0;
 }
 
-static bool follow(struct atsi_tuner *t, const char *reason) {
+// `part`: of the change, that is decided for.
+static bool follow(struct atsi_tuner *t, double part, const char *reason) {
     t->second_wait = t->polish_wait = ATSI_TUNER_SECOND;
     t->polish_step = ATSI_TUNER_PATIENCE;
     begin_again(t);
@@ -384,6 +392,7 @@ static bool follow(struct atsi_tuner *t, const char *reason) {
     t->n_left[t->at_work.use] = 1;
     t->n_left[other(t->at_work.use)] = t->params.has_choice;
     t->change = reason;
+    t->part = part;
     t->reference = t->now;
     return next_trial(t);
 }
@@ -400,7 +409,7 @@ static bool look_back(struct atsi_tuner *t, bool as_it_was) {
     bool as_at_home = is_as_at_home(t);
     if (are_alike(t, &t->at_work, &t->home) || (as_it_was && !as_at_home)) return false;
     if (t->n_settled < (as_at_home ? t->follow_wait : ATSI_TUNER_PATIENCE + t->follow_wait)) return false;
-    return !was_in_vain(t, t->params.epsilon / 3) && follow(t, "speeds have changed somewhat");
+    return in_vain(t, t->params.epsilon / 3) == 0 && follow(t, 1, "speeds have changed somewhat");
 }
 
 // Something like it was tried lately, and is not at work.
@@ -502,10 +511,11 @@ static bool watch(struct atsi_tuner *t) {
     if (t->n_deviating == 0) return !t->is_noisy && improve(t, median_us, steady);
     if (!is_certain(t, steady)) return false;
     t->n_deviating = 0;
-    if (was_in_vain(t, (t->is_noisy ? 2 : 1) * t->params.epsilon)) return false;
+    uint32_t weight = in_vain(t, (t->is_noisy ? 2 : 1) * t->params.epsilon);
+    if (weight >= enough_in_vain) return false;
     if (!other_times && t->n_settled < t->follow_wait) return false;
     bool other_speeds = atsi_scales_deviation(&t->reference, &t->now) > t->params.epsilon;
-    return follow(t, other_speeds ? "speeds have changed" : "rounds take another time");
+    return follow(t, weight ? 0.5 : 1, other_speeds ? "speeds have changed" : "rounds take another time");
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {

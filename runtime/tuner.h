@@ -53,6 +53,7 @@ struct atsi_tuner_memory {
     struct atsi_tuner_wish wish;
     struct atsi_scales speeds;
     uint64_t round; // n_recorded then; 0: free
+    uint32_t weight;
 };
 
 struct atsi_tuner {
@@ -79,6 +80,7 @@ struct atsi_tuner {
     struct atsi_scales home_scales;   // recorded under it; cpu 0: not yet
     double home_us;                   // and what its rounds took then
     struct atsi_scales steady;        // what speeds have stayed near to, for n_steady rounds
+    double part;                      // of a change of speeds, that is decided for
     double luck;                      // of the rounds before the trials, as a part of what they took
     double promised;                  // by the forecasts, what is on trial takes of what was at work before; 0: unknown
     double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
