@@ -141,7 +141,8 @@ void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *para
                              .second_wait = ATSI_TUNER_SECOND,
                              .follow_wait = ATSI_TUNER_SECOND,
                              .polish_wait = ATSI_TUNER_SECOND,
-                             .polish_step = ATSI_TUNER_PATIENCE};
+                             .polish_step = ATSI_TUNER_PATIENCE,
+                             .part = 1};
     t->n_left[ATSI_LINK_STREAMS] = 2;
     t->n_left[ATSI_LINK_SHARES] = params->has_choice ? 2 : 0;
     ask(t, &first, &as_planned, INFINITY, "start");
@@ -420,7 +421,7 @@ static bool has_lost(const struct atsi_tuner *t, const struct atsi_tuner_wish *w
 // The same use as decided for what is known by now. True when it is asked for.
 static bool try_to_polish(struct atsi_tuner *t) {
     struct atsi_tuner_wish wish = {t->at_work.use, t->now, true};
-    if (t->n_settled < t->polish_wait) return false;
+    if (t->n_settled < t->polish_wait || t->part < 1) return false; // all of the change has lost
     t->polish_wait = t->n_settled + t->polish_step;
     if (t->polish_step < ATSI_TUNER_LONGEST) t->polish_step *= 2;
     if (atsi_scales_deviation(&t->at_work.scales, &t->now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;

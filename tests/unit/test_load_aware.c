@@ -172,6 +172,7 @@ struct figure {
     const char *name;
     struct made_up_load cpu, card;
     double cpu_saved, card_saved;
+    double behind; // how much longer than static rounds may be in a single run
 };
 
 static const struct figure figures[] = {
@@ -179,32 +180,38 @@ static const struct figure figures[] = {
      {{1.8, 1.18, 0.95, 10}, 0.1, 0.1, 1500, 0.1, 0, 0, 0},
      {{1.05, 1.4, 1, 70}, 0.03, 0.02, 2000, 0, 0, 0.03, 0},
      0.38,
-     0.13},
+     0.13,
+     1.04},
     {"time slices of 3 ms in the middle of work; half of card and link",
      {{1.4, 1.18, 0.95, 60}, 0.15, 0.15, 3000, 0.8, 0, 0, 0},
      {{1, 2, 2, 60}, 0.05, 0.02, 2000, 0, 0, 0.03, 0},
      0.38,
-     0.38},
+     0.38,
+     1.04},
     {"slices that are mostly done again by others; a card that is hardly loaded",
      {{1.15, 1.1, 0.95, 15}, 0.1, 0.1, 2000, 0.25, 0.05, 0, 0},
      {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
      0.3,
-     0},
+     0,
+     1.04},
     {"slices at the beginning of work, which no speed says",
      {{1, 1.18, 0.95, 150}, 0.2, 0.25, 4000, 0, 0.7, 0, 0},
      {{1, 1.3, 1, 40}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
      0.38,
-     0},
+     0,
+     1.04},
     {"a CPU that is the slower the less it has to do, by half of what was promised",
      {{1.47, 1.1, 0.95, 15}, 0.1, 0.1, 1000, 0.1, 0, 0, 0.02},
      {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
      0.1,
-     0},
+     0,
+     1.04},
     {"and by all of it: nothing can be saved",
      {{1.47, 1.1, 0.95, 15}, 0.1, 0.1, 1000, 0.1, 0, 0, 0.04},
      {{1, 1.3, 1, 35}, 0.05, 0.02, 1000, 0, 0, 0.01, 0},
      0,
-     0},
+     0,
+     1.08},
 };
 
 static void add(struct medians *sum, const struct medians *m) {
@@ -220,7 +227,7 @@ static void run_figure(const struct figure *f, struct model *model, struct media
         open_pair(&p, model, seed);
         for (int k = 0; k < 4; k++) {
             struct medians m = run(&p, &phases[k], 6 * second);
-            if (m.aware_us > 1.06 * m.fixed_us)
+            if (m.aware_us > f->behind * m.fixed_us)
                 fail_msg("%s, seed %d, phase %d: %.1f ms, static %.1f", f->name, (int)seed, k, m.aware_us * 1e-3,
                          m.fixed_us * 1e-3);
             add(&means[k], &m);

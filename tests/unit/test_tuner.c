@@ -127,15 +127,18 @@ static void what_was_in_vain_is_remembered(void **state) {
     assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2.6, 1, 1, 0}, 60), 2);
 }
 
-// Decided for the new speed a round takes longer than promised: the assignment before comes back, and stays.
+// Decided for the new speed a round takes longer than promised: the assignment before comes back, and what is decided for half of the
+// change is tried, once.
 static void what_was_at_work_comes_back_if_it_was_faster(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
     struct atsi_tuner t;
     settle(&t, &m, 60);
     m = (struct machine){{60, 45}, 0.9, {1, 1, 1.25, 0}, 0.8}; // what was decided for these speeds is the slower one
-    struct run r = run(&t, &m, 60, 1);
+    struct run r = run(&t, &m, 40, 1);
     assert_true(r.n_decisions == 2 && r.last.scales.link == 1 && r.last.use == ATSI_LINK_SHARES);
+    r = run(&t, &m, 60, 1);
+    assert_true(r.n_decisions == 1 && fabs(r.last.scales.link - sqrt(1.25)) < 1e-9);
     assert_int_equal(run(&t, &m, 300, 1).n_decisions, 0);
 }
 
