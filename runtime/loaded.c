@@ -62,6 +62,8 @@ static enum atsi_status create_session(struct atsi_loaded *l, const struct atsi_
                                                            .experts = &l->weights.experts},
                                           .exchange = {.weights = &l->weights,
                                                        .routing = l->routing,
+                                                       .part = p->exchange_part,
+                                                       .sigmas = p->exchange_sigmas,
                                                        .never = o->no_exchange,
                                                        .never_large = o->no_large_exchange},
                                           .chunk = o->chunk,

@@ -26,9 +26,10 @@ struct atsi_loaded_params {
     void *progress_context;
     void (*tell_move)(void *context, const struct atsi_reserve_move *move); // may be NULL
     void *tell_context;
-    struct atsi_trace *trace;            // may be NULL
-    struct atsi_decision_log *decisions; // may be NULL
-    const volatile sig_atomic_t *stop;   // NULL: never stops
+    struct atsi_trace *trace;              // may be NULL
+    struct atsi_decision_log *decisions;   // may be NULL
+    double exchange_part, exchange_sigmas; // struct atsi_exchange_params; 0: the defaults
+    const volatile sig_atomic_t *stop;     // NULL: never stops
 };
 
 // *l is zeroed first; atsi_loaded_free whatever the result.

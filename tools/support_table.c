@@ -1,6 +1,5 @@
 // support_table: prints docs/models.md from the code: for every family and tensor type a model is made (its header alone), lowered, and
 // asked which of its units run where.
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,17 +137,12 @@ static void print_types(void) {
 }
 
 int main(void) {
-    char path[PATH_MAX];
+    // In memory where that can be: some hundred headers are written and flushed.
+    char in_memory[] = "/dev/shm/support_table-XXXXXX", on_disk[] = "/tmp/support_table-XXXXXX";
     struct atsi_error err = {0};
-    const char *folder = getenv("TMPDIR");
-    // Else in memory where that can be: some hundred headers are written and flushed.
-    if (!folder || !*folder) folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    int n = snprintf(path, sizeof path, "%s/support_table-XXXXXX", folder);
-    if (n >= (int)sizeof path) {
-        fprintf(stderr, "support_table: TMPDIR is too long\n");
-        return ATSI_FAILED;
-    }
+    char *path = in_memory;
     int fd = mkstemp(path);
+    if (fd < 0) fd = mkstemp(path = on_disk);
     if (fd < 0) {
         perror(path);
         return ATSI_FAILED;

@@ -86,16 +86,19 @@ __device__ inline int dot8(uint2 q, const span_input &in, int octet, int sum) {
     return __dp4a((int)q.y, (int)in.x[2 * octet + 1], __dp4a((int)q.x, (int)in.x[2 * octet], sum));
 }
 
+// A table of 256 lines, by bits 0..7 of the index: of an entry and of signs, or of two entries.
+struct line_table {
+    __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
+    __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
+    __device__ static uint32_t place(uint32_t i, int run) { return ((i & 255) << 1 | i >> 8) << run; }
+};
+
 // ---- IQ2 ------------------------------------------------------------------------------------------------------------------------
 
-struct iq2_xxs_span {
+struct iq2_xxs_span : line_table {
     typedef iq2_xxs grid;
     static constexpr int SHORT_WARPS = 24;
     static constexpr int RUN = 7, N_WORDS = 256 + 128, FIELDS = 2;
-    __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
-    __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
-    // Lines of an entry and of signs.
-    __device__ static uint32_t place(uint32_t i, int run) { return ((i & 255) << 1 | i >> 8) << run; }
     __device__ static uint32_t read(const uint32_t *words, uint32_t i) { return words[i]; }
     __device__ static uint32_t field(int f, uint32_t s) { return f == 0 ? 2 + 8 * s : 0; }
 
@@ -204,14 +207,10 @@ struct signed_sum {
     __device__ float value() const { return sum_value(turned - masks); }
 };
 
-struct iq3_xxs_span {
+struct iq3_xxs_span : line_table {
     typedef iq3_xxs grid;
     static constexpr int SHORT_WARPS = 16;
     static constexpr int RUN = 7, N_WORDS = 256 + 128, FIELDS = 3;
-    __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
-    __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
-    // Lines of an entry and of signs.
-    __device__ static uint32_t place(uint32_t i, int run) { return ((i & 255) << 1 | i >> 8) << run; }
     // Signs 0..3 at the top of the bytes, 4..7 one bit lower.
     __device__ static uint32_t read(const uint32_t *words, uint32_t i) {
         if (i < 256) return words[i];
@@ -241,14 +240,10 @@ struct iq3_xxs_span {
     }
 };
 
-struct iq3_s_span {
+struct iq3_s_span : line_table {
     typedef iq3_s grid;
     static constexpr int SHORT_WARPS = 16;
     static constexpr int RUN = 7, N_WORDS = 512, FIELDS = 5;
-    __host__ __device__ static constexpr uint32_t table_bytes(int run) { return 512u << run; }
-    __host__ __device__ static constexpr uint32_t alignment(int run) { return 512u << run; }
-    // Lines of two entries, by bits 0..7 of the index.
-    __device__ static uint32_t place(uint32_t i, int run) { return ((i & 255) << 1 | i >> 8) << run; }
     __device__ static uint32_t read(const uint32_t *words, uint32_t i) { return words[i]; }
     __device__ static uint32_t field(int f, uint32_t s) {
         return f == 0 ? 2 + 8 * s : f == 1 ? 74 + 4 * s : f == 2 ? 66 + s : f == 3 ? 106 + s / 2 : 0;

@@ -26,22 +26,22 @@ static struct atsi_device *open_device(uint32_t delay_seed) {
 
 // What the device has of the experts and of the table is what the host's tables say.
 static void check_residents(struct mixed_session *b) {
-    const struct atsi_router_experts *r = &b->weights.experts.routers[0];
+    const struct atsi_router_experts *r = &b->loaded.weights.experts.routers[0];
     uint32_t u = model_file_unit(&b->file, "exps"), n_found = 0;
     uint64_t bytes = atsi_expert_bytes(&b->file.model.plan.program, u);
     const uint8_t *experts = b->file.bytes[model_file_tensor(&b->file, "exps")];
     uint8_t *found = malloc(r->n * bytes);
     int32_t table[8];
     if (!r->are_there) {
-        assert_null(b->weights.experts.refs[ATSI_GPU][u].data);
-        assert_null(b->weights.experts.refs[ATSI_CPU][r->unit].slots);
+        assert_null(b->loaded.weights.experts.refs[ATSI_GPU][u].data);
+        assert_null(b->loaded.weights.experts.refs[ATSI_CPU][r->unit].slots);
     } else {
-        struct atsi_stream *s = b->weights.upload.stream;
-        check_ok(atsi_executor_settle(b->session->executor, &b->err), b->err);
-        check_ok(
-            b->device->ops->copy_to_host(s, found, b->weights.experts.refs[ATSI_GPU][u].data, r->n * bytes, &b->err),
-            b->err);
-        check_ok(b->device->ops->copy_to_host(s, table, b->weights.experts.refs[ATSI_GPU][r->unit].slots,
+        struct atsi_stream *s = b->loaded.weights.upload.stream;
+        check_ok(atsi_executor_settle(b->loaded.session->executor, &b->err), b->err);
+        check_ok(b->device->ops->copy_to_host(s, found, b->loaded.weights.experts.refs[ATSI_GPU][u].data, r->n * bytes,
+                                              &b->err),
+                 b->err);
+        check_ok(b->device->ops->copy_to_host(s, table, b->loaded.weights.experts.refs[ATSI_GPU][r->unit].slots,
                                               r->n_experts * sizeof *table, &b->err),
                  b->err);
         check_ok(b->device->ops->stream_sync(s, &b->err), b->err);
@@ -58,22 +58,23 @@ static void check_residents(struct mixed_session *b) {
 
 // Some items leave or come back, as the budget would have it; every other time all come back, experts too.
 static void move_at_random(struct mixed_session *b, uint64_t *random) {
-    uint32_t n = b->weights.resident.n_items;
+    uint32_t n = b->loaded.weights.resident.n_items;
     if (test_random(random) % 2) n = (uint32_t)(test_random(random) % (n + 1));
     bool refused;
-    check_ok(atsi_rescheduler_pause(&b->session->rescheduler, &b->err), b->err);
-    if (n < b->weights.n_resident) {
-        check_ok(atsi_weights_release(&b->weights, n, &b->err), b->err);
+    check_ok(atsi_rescheduler_pause(&b->loaded.session->rescheduler, &b->err), b->err);
+    if (n < b->loaded.weights.n_resident) {
+        check_ok(atsi_weights_release(&b->loaded.weights, n, &b->err), b->err);
     } else {
-        check_ok(atsi_weights_refill(&b->weights, n, test_random(random) % 2 ? 1e18 : 0, &refused, &b->err), b->err);
-        if (test_random(random) % 2) check_ok(atsi_weights_settle(&b->weights, &b->err), b->err);
+        check_ok(atsi_weights_refill(&b->loaded.weights, n, test_random(random) % 2 ? 1e18 : 0, &refused, &b->err),
+                 b->err);
+        if (test_random(random) % 2) check_ok(atsi_weights_settle(&b->loaded.weights, &b->err), b->err);
     }
-    atsi_session_follow(b->session, &b->reserve);
+    atsi_session_follow(b->loaded.session, &b->loaded.reserve);
 }
 
 // Any speed makes the dispatcher divide the experts in another way.
 static void change_speeds(struct mixed_session *b, uint64_t *random) {
-    struct atsi_scales *s = &atsi_executor_recorder(b->session->executor, test_random(random) % 2)->scales;
+    struct atsi_scales *s = &atsi_executor_recorder(b->loaded.session->executor, test_random(random) % 2)->scales;
     s->cpu = 0.2 + (double)(test_random(random) % 40) / 10;
     s->link = 0.2 + (double)(test_random(random) % 40) / 10;
 }
@@ -90,9 +91,10 @@ static void write_text(struct mixed_session *b, bool moves, uint64_t seed, float
             ids[k] = (int32_t)((i + k) / 12 * 7 % n_vocab); // what is wanted changes five times
         if (moves && test_random(&random) % 3 == 0) change_speeds(b, &random);
         if (moves && test_random(&random) % 4 == 0) move_at_random(b, &random);
-        if (moves && test_random(&random) % 2) atsi_session_expect(b->session, (uint32_t)(test_random(&random) % 300));
-        check_ok(atsi_session_append(b->session, ids, n, NULL, NULL, &b->err), b->err);
-        memcpy(logits + i * n_vocab, b->session->last_logits, n_vocab * sizeof *logits);
+        if (moves && test_random(&random) % 2)
+            atsi_session_expect(b->loaded.session, (uint32_t)(test_random(&random) % 300));
+        check_ok(atsi_session_append(b->loaded.session, ids, n, NULL, NULL, &b->err), b->err);
+        memcpy(logits + i * n_vocab, b->loaded.session->last_logits, n_vocab * sizeof *logits);
         if (moves) check_residents(b);
         i += n;
     }
@@ -108,7 +110,7 @@ static void any_exchange_gives_the_same_bits(void **state) {
     mixed_session_open(&b, NULL, false, &forced);
     size_t n = N_TOKENS * (size_t)b.file.model.plan.program.n_vocab;
     float *wanted = calloc(n, sizeof *wanted), *found = calloc(n, sizeof *found);
-    assert_null(b.session->exchange);
+    assert_null(b.loaded.session->exchange);
     write_text(&b, false, 1, wanted);
     mixed_session_close(&b);
     for (uint64_t seed = 1; seed <= n_runs; seed++) {
@@ -116,8 +118,8 @@ static void any_exchange_gives_the_same_bits(void **state) {
         memset(found, 0, n * sizeof *found);
         write_text(&b, true, seed * 2654435761u + 7, found);
         if (memcmp(wanted, found, n * sizeof *wanted) != 0) fail_msg("seed %llu", (unsigned long long)seed);
-        n_exchanged += atsi_exchange_figures(b.session->exchange).n_exchanged;
-        n_large += atsi_exchange_figures(b.session->exchange).large.n;
+        n_exchanged += atsi_exchange_figures(b.loaded.session->exchange).n_exchanged;
+        n_large += atsi_exchange_figures(b.loaded.session->exchange).large.n;
         mixed_session_close(&b);
     }
     assert_true(n_exchanged > 5 * n_runs && n_large > n_runs / 2); // or nothing was tested
@@ -130,8 +132,8 @@ static void run_single_minded(struct mixed_session *b, bool never, struct atsi_e
     static const int32_t id = 3;
     struct atsi_exchange_params params = {.part = 1, .never = never};
     mixed_session_open(b, open_device(0), false, &params);
-    for (int i = 0; i < 60; i++) check_ok(atsi_session_append(b->session, &id, 1, NULL, NULL, &b->err), b->err);
-    *figures = atsi_exchange_figures(b->session->exchange);
+    for (int i = 0; i < 60; i++) check_ok(atsi_session_append(b->loaded.session, &id, 1, NULL, NULL, &b->err), b->err);
+    *figures = atsi_exchange_figures(b->loaded.session->exchange);
 }
 
 static void experts_that_left_are_not_found(void **state) {
@@ -140,11 +142,11 @@ static void experts_that_left_are_not_found(void **state) {
     struct atsi_exchange_params params = {.part = 1, .never = true};
     static const int32_t id = 3;
     mixed_session_open(&b, open_device(0), false, &params);
-    check_ok(atsi_rescheduler_pause(&b.session->rescheduler, &b.err), b.err);
-    check_ok(atsi_weights_release(&b.weights, 0, &b.err), b.err);
-    atsi_session_follow(b.session, &b.reserve);
-    for (int i = 0; i < 20; i++) check_ok(atsi_session_append(b.session, &id, 1, NULL, NULL, &b.err), b.err);
-    struct atsi_exchange_figures f = atsi_exchange_figures(b.session->exchange);
+    check_ok(atsi_rescheduler_pause(&b.loaded.session->rescheduler, &b.err), b.err);
+    check_ok(atsi_weights_release(&b.loaded.weights, 0, &b.err), b.err);
+    atsi_session_follow(b.loaded.session, &b.loaded.reserve);
+    for (int i = 0; i < 20; i++) check_ok(atsi_session_append(b.loaded.session, &id, 1, NULL, NULL, &b.err), b.err);
+    struct atsi_exchange_figures f = atsi_exchange_figures(b.loaded.session->exchange);
     assert_int_equal(f.n_resident, 0);
     assert_true(f.hit_rate == 0 && f.hit_rate_lately == 0);
     mixed_session_close(&b);
@@ -155,7 +157,7 @@ static void what_a_text_wants_becomes_resident(void **state) {
     struct mixed_session b;
     struct atsi_exchange_figures adaptive, fixed;
     run_single_minded(&b, true, &fixed);
-    const struct atsi_routing_layer *l = &atsi_routing_stats_of(b.routing)->layers[0];
+    const struct atsi_routing_layer *l = &atsi_routing_stats_of(b.loaded.routing)->layers[0];
     uint64_t most = 0, all = 0, at_first = l->counts[2] + l->counts[0];
     for (uint32_t e = 0; e < l->n_experts; e++) {
         all += l->counts[e];
@@ -170,8 +172,8 @@ static void what_a_text_wants_becomes_resident(void **state) {
     assert_in_range(adaptive.n_exchanged, 1, 4);
     assert_true(adaptive.hit_rate > fixed.hit_rate + 0.2);
     assert_true(adaptive.hit_rate_lately > fixed.hit_rate_lately);
-    assert_int_equal(adaptive.resident_bytes, b.weights.resident.end_bytes[b.weights.resident.n_items] -
-                                                  b.weights.resident.blocks[model_file_unit(&b.file, "exps")]);
+    assert_int_equal(adaptive.resident_bytes, b.loaded.weights.resident.end_bytes[b.loaded.weights.resident.n_items] -
+                                                  b.loaded.weights.resident.blocks[model_file_unit(&b.file, "exps")]);
     check_residents(&b);
     mixed_session_close(&b);
 }
@@ -184,13 +186,13 @@ static struct atsi_large_exchanges read_prompt(struct mixed_session *b, uint32_t
     for (int i = 0; i < 12; i++) ids[i] = 3;
     for (int i = 0; i < 5; i++) {
         uint32_t n = i < 4 ? 12 : 1; // the last chunk is one token, which is not the answer's
-        check_ok(atsi_session_append(b->session, ids, n, NULL, NULL, &b->err), b->err);
+        check_ok(atsi_session_append(b->loaded.session, ids, n, NULL, NULL, &b->err), b->err);
     }
-    assert_int_equal(atsi_exchange_figures(b->session->exchange).n_exchanged, 0);
-    atsi_session_expect(b->session, n_to_come);
-    for (int i = 0; i < 2; i++) check_ok(atsi_session_append(b->session, ids, 1, NULL, NULL, &b->err), b->err);
+    assert_int_equal(atsi_exchange_figures(b->loaded.session->exchange).n_exchanged, 0);
+    atsi_session_expect(b->loaded.session, n_to_come);
+    for (int i = 0; i < 2; i++) check_ok(atsi_session_append(b->loaded.session, ids, 1, NULL, NULL, &b->err), b->err);
     check_residents(b);
-    return atsi_exchange_figures(b->session->exchange).large;
+    return atsi_exchange_figures(b->loaded.session->exchange).large;
 }
 
 // The router has chosen some experts more often than those that are resident: as many of them as have room are, once the prompt is read.
@@ -198,8 +200,8 @@ static void a_prompt_decides_what_is_resident(void **state) {
     (void)state;
     struct mixed_session b;
     struct atsi_large_exchanges l = read_prompt(&b, 100, false);
-    const struct atsi_router_experts *r = &b.weights.experts.routers[0];
-    const struct atsi_routing_layer *counted = &atsi_routing_stats_of(b.routing)->layers[0];
+    const struct atsi_router_experts *r = &b.loaded.weights.experts.routers[0];
+    const struct atsi_routing_layer *counted = &atsi_routing_stats_of(b.loaded.routing)->layers[0];
     uint64_t resident = 0, most[2] = {0, 0}, all = 0;
     for (uint32_t e = 0; e < counted->n_experts; e++) {
         uint64_t n = counted->counts[e];

@@ -51,6 +51,37 @@ static void test_every_operation_once(void **state) {
     }
 }
 
+// A plan of a tiny model, with a simulated device to measure it on and the profile that comes out.
+struct on_device {
+    struct tiny_plan f;
+    struct atsi_error err;
+    struct atsi_sim_params sim;
+    struct atsi_device *device;
+    struct atsi_measure_options options;
+    struct atsi_device_profile profile;
+    struct atsi_measure_result result;
+};
+
+static void open_on_device(struct on_device *m, const char *arch) {
+    memset(m, 0, sizeof *m);
+    m->sim = (struct atsi_sim_params){
+        .memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
+    check_ok(atsi_sim_open(&m->sim, &m->device, &m->err), m->err);
+    m->options = (struct atsi_measure_options){.n_threads = 1, .device = m->device, .seconds_max = UNLIMITED_S};
+    tiny_plan_open(&m->f, arch, NULL, 32);
+    check_ok(atsi_measure_identify(&m->options, &m->profile, &m->err), m->err);
+}
+
+static void measure_on_device(struct on_device *m) {
+    check_ok(atsi_measure(&m->f.plan, &m->options, &m->profile, &m->result, &m->err), m->err);
+}
+
+static void close_on_device(struct on_device *m) {
+    atsi_device_profile_free(&m->profile);
+    tiny_plan_close(&m->f);
+    m->device->ops->close(m->device);
+}
+
 static uint32_t n_slots_of(const struct atsi_op *op) {
     return op->kind == ATSI_OP_EXPERTS ? op->u.experts.n_used : op->out[0].width / 128;
 }
@@ -59,25 +90,18 @@ static uint32_t n_slots_of(const struct atsi_op *op) {
 // operation does.
 static void test_parts_of_what_is_divided(void **state) {
     (void)state;
-    struct tiny_plan f;
-    struct atsi_error err = {0};
-    struct atsi_device *device;
-    struct atsi_device_profile profile;
-    struct atsi_measure_result result;
-    struct atsi_sim_params params = {.memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000};
-    check_ok(atsi_sim_open(&params, &device, &err), err);
-    struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = UNLIMITED_S};
-    tiny_plan_open(&f, "qwen3moe", NULL, 32);
-    const struct atsi_program *p = &f.plan.program;
+    struct on_device m;
+    open_on_device(&m, "qwen3moe");
+    const struct atsi_program *p = &m.f.plan.program;
+    const struct atsi_device_profile *profile = &m.profile;
     for (uint32_t i = 0; i < p->n_tensors; i++) p->tensors[i].size_bytes += ATSI_SMALL_TENSOR_BYTES;
-    check_ok(atsi_measure_identify(&options, &profile, &err), err);
-    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
+    measure_on_device(&m);
     uint32_t n_divided = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (int side = ATSI_CPU; side <= ATSI_GPU; side++) {
             const struct atsi_op *op = &p->ops[i];
-            struct atsi_work w = atsi_work_of_op(&f.plan, op, ATSI_DECODE);
-            struct atsi_price price = atsi_device_profile_price(&profile, (enum atsi_backend)side, op->kind, w.dtype,
+            struct atsi_work w = atsi_work_of_op(&m.f.plan, op, ATSI_DECODE);
+            struct atsi_price price = atsi_device_profile_price(profile, (enum atsi_backend)side, op->kind, w.dtype,
                                                                 ATSI_DECODE, w.bytes, w.flops);
             bool divided = atsi_op_is_divisible(p, op) && n_slots_of(op) >= 2 &&
                            atsi_unit_is_promotable(&p->units[atsi_program_unit_of(p, i)]);
@@ -86,12 +110,10 @@ static void test_parts_of_what_is_divided(void **state) {
             n_divided += divided;
         }
     assert_true(n_divided > 4);
-    assert_true(atsi_device_profile_knows_parts(&profile, ATSI_CPU));
-    assert_true(atsi_device_profile_knows_parts(&profile, ATSI_GPU));
-    assert_true(profile.cpu_start_us >= 0 && profile.gpu_joined_us >= 0);
-    atsi_device_profile_free(&profile);
-    tiny_plan_close(&f);
-    device->ops->close(device);
+    assert_true(atsi_device_profile_knows_parts(profile, ATSI_CPU));
+    assert_true(atsi_device_profile_knows_parts(profile, ATSI_GPU));
+    assert_true(profile->cpu_start_us >= 0 && profile->gpu_joined_us >= 0);
+    close_on_device(&m);
 }
 
 // Times of parts that take fixed_us + part * rest_us, each up to 5 % off and one of every four samples twice as long.
@@ -205,36 +227,25 @@ static void test_factors(void **state) {
 
 static void test_a_device_and_its_link(void **state) {
     (void)state;
-    struct tiny_plan f;
-    struct atsi_error err = {0};
-    struct atsi_device *device;
-    struct atsi_device_profile profile;
-    struct atsi_measure_result result;
-    struct atsi_sim_params params = {
-        .memory_bytes = 1 << 30, .h2d_bytes_per_us = 4000, .d2h_bytes_per_us = 2000, .copy_latency_us = 5};
-    check_ok(atsi_sim_open(&params, &device, &err), err);
-    struct atsi_measure_options options = {.n_threads = 1, .device = device, .seconds_max = UNLIMITED_S};
-    tiny_plan_open(&f, "llama", NULL, 32);
-    check_ok(atsi_measure_identify(&options, &profile, &err), err);
-    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
-    check_all_priced(&f.plan, &profile, ATSI_CPU);
-    check_all_priced(&f.plan, &profile, ATSI_GPU);
-    check_link(&profile.to_device, params.h2d_bytes_per_us);
-    check_link(&profile.to_host, params.d2h_bytes_per_us);
-    assert_true(profile.switch_us > 0);
-    assert_true(is_contention_known(&profile));
+    struct on_device m;
+    open_on_device(&m, "llama");
+    measure_on_device(&m);
+    check_all_priced(&m.f.plan, &m.profile, ATSI_CPU);
+    check_all_priced(&m.f.plan, &m.profile, ATSI_GPU);
+    check_link(&m.profile.to_device, m.sim.h2d_bytes_per_us);
+    check_link(&m.profile.to_host, m.sim.d2h_bytes_per_us);
+    assert_true(m.profile.switch_us > 0);
+    assert_true(is_contention_known(&m.profile));
 
     // Where time has run out it stays at the default, and is measured when there is time again.
-    profile.contention = ATSI_CONTENTION_DEFAULT;
-    options.seconds_max = 0;
-    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
-    assert_false(is_contention_known(&profile));
-    options.seconds_max = UNLIMITED_S;
-    check_ok(atsi_measure(&f.plan, &options, &profile, &result, &err), err);
-    assert_true(is_contention_known(&profile) && result.n_measured == 0);
-    device->ops->close(device);
-    atsi_device_profile_free(&profile);
-    tiny_plan_close(&f);
+    m.profile.contention = ATSI_CONTENTION_DEFAULT;
+    m.options.seconds_max = 0;
+    measure_on_device(&m);
+    assert_false(is_contention_known(&m.profile));
+    m.options.seconds_max = UNLIMITED_S;
+    measure_on_device(&m);
+    assert_true(is_contention_known(&m.profile) && m.result.n_measured == 0);
+    close_on_device(&m);
 }
 
 // Points on a known line give it back.

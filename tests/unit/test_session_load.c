@@ -412,21 +412,21 @@ static void an_exchange_allocates_nothing_and_waits_for_nobody(void **state) {
     struct atsi_device_ops ops = count_calls(d);
     d->ops = &ops;
     mixed_session_open(&s, d, false, &forced);
-    check_ok(atsi_session_append(s.session, &id, 1, NULL, NULL, &s.err), s.err);
-    uint32_t n_before = atsi_exchange_figures(s.session->exchange).n_exchanged;
+    check_ok(atsi_session_append(s.loaded.session, &id, 1, NULL, NULL, &s.err), s.err);
+    uint32_t n_before = atsi_exchange_figures(s.loaded.session->exchange).n_exchanged;
     n_allocations = n_forbidden = 0;
     for (uint32_t i = 0; i < N_DECODE; i++) {
         id = (int32_t)(i % 40);
         n_times_read = n_stream_syncs = 0;
         counting = true;
-        enum atsi_status status = atsi_session_append(s.session, &id, 1, NULL, NULL, &s.err);
+        enum atsi_status status = atsi_session_append(s.loaded.session, &id, 1, NULL, NULL, &s.err);
         counting = false;
         check_ok(status, s.err);
         assert_true(n_stream_syncs <= (n_times_read > 0));
     }
     if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
     assert_int_equal(n_forbidden, 0);
-    assert_true(atsi_exchange_figures(s.session->exchange).n_exchanged >= n_before + N_DECODE);
+    assert_true(atsi_exchange_figures(s.loaded.session->exchange).n_exchanged >= n_before + N_DECODE);
     mixed_session_close(&s);
 }
 
