@@ -261,6 +261,50 @@ static void what_is_at_home_returns_first(void **state) {
     assert_true(r.last.scales.cpu == 1 && r.n_decisions == 1 && atsi_tuner_is_settled(&t));
 }
 
+// A load that goes little by little deviates by less than epsilon from what was decided for each time: away from home that is enough.
+static void less_than_epsilon_leads_back_home(void **state) {
+    (void)state;
+    struct machine m = {{60, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 60);
+    m = (struct machine){{80, 40}, 1, {1.3, 1, 1, 0}, 0.9};
+    assert_true(run(&t, &m, 60, 1).last.scales.cpu == 1.3);
+    m = (struct machine){{80, 38}, 1, {1.17, 1, 1, 0}, 0.99};
+    assert_true(run(&t, &m, 120, 1).last.scales.cpu == 1);
+}
+
+// Another load comes while something is on trial: what returns is compared with what it took before.
+static void a_change_during_a_trial_is_seen(void **state) {
+    (void)state;
+    struct machine m = {{60, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 60);
+    m = (struct machine){{80, 40}, 1, {1.5, 1, 1, 0}, 0.9};
+    assert_true(run(&t, &m, 60, 1).last.scales.cpu == 1.5);
+    m = (struct machine){{90, 50}, 1, {2, 1, 1, 0}, 0.9};
+    while (!atsi_tuner_record(&t, 50, &m.scales)) assert_true(t.n_rounds < 200);
+    while (t.wish.scales.cpu != 2) assert_true(atsi_tuner_declined(&t));
+    atsi_tuner_begun(&t, t.wish.use, 0.9);
+    m = (struct machine){{90, 70}, 1, {2, 1, 2, 0}, 0.9};
+    while (!atsi_tuner_record(&t, 70, &m.scales)) assert_true(t.n_rounds < 60);
+    assert_true(answer(&t, &m) && t.at_work.scales.cpu == 1.5); // slower than before: returned
+    assert_true(run(&t, &m, 2 * ATSI_TUNER_MANY_ROUNDS, 1).n_decisions > 0);
+}
+
+// A resource that is faster at times, of which no round tells, is looked at more and more rarely.
+static void what_is_seldom_of_use_is_seldom_looked_at(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    uint32_t n[2] = {0, 0};
+    settle(&t, &m, 60);
+    for (int i = 0; i < 40; i++) {
+        double link = 1 / pow(1.2, i % 4);
+        n[i >= 20] += decline_all(&t, 30, &(struct atsi_scales){1, 1, link, 0}, 30);
+    }
+    assert_true(n[0] > 0 && n[0] + n[1] < 12);
+}
+
 // Rounds that differ by a third among each other are compared by twice as many.
 static void noisy_rounds_are_counted_longer(void **state) {
     (void)state;
@@ -302,6 +346,23 @@ static void noise_does_not_undo_a_decision(void **state) {
     assert_true(at_work.use == ATSI_LINK_SHARES && at_work.scales.cpu == 2 && n_decisions == 3);
     at_work = under_noise(0.8, &n_decisions);
     assert_true(at_work.use == ATSI_LINK_STREAMS && n_decisions == 2);
+}
+
+// What promised much and shows nothing of it was promised wrongly: luck excuses little.
+static void a_great_promise_has_to_show(void **state) {
+    (void)state;
+    for (int great = 0; great < 2; great++) {
+        struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
+        struct atsi_tuner t;
+        struct atsi_scales loaded = {2, 1, 1, 0};
+        settle(&t, &m, 120);
+        for (int i = 0; i < 80; i++) {
+            if (!atsi_tuner_record(&t, 40 + 6 * (i % 3), &loaded)) continue;
+            while (t.wish.use == ATSI_LINK_STREAMS && t.asked) atsi_tuner_declined(&t);
+            if (t.asked) atsi_tuner_begun(&t, t.wish.use, isfinite(t.most_ratio) ? (great ? 0.6 : 0.9) : 1);
+        }
+        assert_true(t.at_work.scales.cpu == (great ? 1 : 2));
+    }
 }
 
 // A trial was unlucky: what it made look slow is tried again as soon as what won turns out slower than that.
@@ -389,8 +450,12 @@ int main(void) {
         cmocka_unit_test(the_other_use_is_tried_after_long),
         cmocka_unit_test(what_is_overdue_is_declined_once),
         cmocka_unit_test(what_is_at_home_returns_first),
+        cmocka_unit_test(less_than_epsilon_leads_back_home),
+        cmocka_unit_test(a_change_during_a_trial_is_seen),
+        cmocka_unit_test(what_is_seldom_of_use_is_seldom_looked_at),
         cmocka_unit_test(noisy_rounds_are_counted_longer),
         cmocka_unit_test(noise_does_not_undo_a_decision),
+        cmocka_unit_test(a_great_promise_has_to_show),
         cmocka_unit_test(the_next_best_gets_a_second_chance),
         cmocka_unit_test(speeds_known_better_are_decided_for),
         cmocka_unit_test(waits_between_decisions),
