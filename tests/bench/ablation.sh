@@ -122,7 +122,7 @@ report() { # SHAPE
             "$floor_ms" "$(ratio "$ms" "$floor_ms")" "$busy_recorded" "$busy" "$link_recorded" "$link"
         before=$decode
     done
-    sed 's/^/    /' "$WORK/${steps[-1]}.said"
+    [ ! -e "$WORK/${steps[-1]}.said" ] || sed 's/^/    /' "$WORK/${steps[-1]}.said"
 }
 
 heading
