@@ -126,6 +126,7 @@ static enum atsi_status create(struct atsi_executor *x, const struct atsi_execut
     const struct atsi_plan_limits *l = &x->plan->limits;
     void *compute;
     ATSI_TRY(atsi_pool_create(params->n_threads ? params->n_threads : (int)l->n_threads, &x->pool, err));
+    if (params->no_repeats) atsi_pool_ignore_crowds(x->pool);
     ATSI_TRY(atsi_cpu_create(params->isa, x->p, l->chunk, l->n_outputs, x->n_ctx, atsi_pool_n_threads(x->pool), &x->cpu,
                              err));
     ATSI_TRY(create_side_tables(x, err));

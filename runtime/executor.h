@@ -31,6 +31,7 @@ struct atsi_executor_params {
     const char *isa;               // NULL: the best
     struct atsi_device *device;    // NULL: CPU only; borrowed
     bool no_overlap;               // for comparison: everything waits for everything before it
+    bool no_repeats;               // for comparison: the CPU's threads wait for one that has lost its core
     struct atsi_trace *trace;      // NULL: none; borrowed. Tracing adds two events to every run of device work
     struct atsi_routing *routing;  // NULL: experts are not counted; borrowed
 };

@@ -46,6 +46,7 @@ static enum atsi_status create_session(struct atsi_loaded *l, const struct atsi_
                                             .isa = o->isa,
                                             .device = p->device,
                                             .no_overlap = o->no_async,
+                                            .no_repeats = o->no_repeats,
                                             .trace = p->trace,
                                             .routing = l->routing};
     struct atsi_dispatcher_params dispatching = {.plan = plan,

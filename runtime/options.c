@@ -29,7 +29,8 @@ const char *atsi_run_usage(void) {
            "shared,\n"
            "            --no-reschedule: the first assignment stays, as the plan's times have it,\n"
            "            --no-exchange: the experts that a plan has on the GPU one by one stay the same,\n"
-           "            --no-large-exchange: they change a few at a time, also right behind a prompt\n"
+           "            --no-large-exchange: they change a few at a time, also right behind a prompt,\n"
+           "            --no-repeats: threads wait for one that has lost its core to another program\n"
            "tokenizer   --tokenize [--parse-special], --detokenize \"1 2 3\"\n"
            "            --help, --version\n";
 }
@@ -101,6 +102,7 @@ static const struct option options[] = {
     {"--no-reschedule", FLAG, AT(no_reschedule), 0, 0},
     {"--no-exchange", FLAG, AT(no_exchange), 0, 0},
     {"--no-large-exchange", FLAG, AT(no_large_exchange), 0, 0},
+    {"--no-repeats", FLAG, AT(no_repeats), 0, 0},
     {"--reschedule-in-turn", FLAG, AT(reschedule_in_turn), 0, 0},
     {"--reschedule-threshold", REAL, AT(reschedule_threshold), 0.01, 1000},
     {"--reschedule-interval", REAL, AT(reschedule_interval), 1, 1e6},

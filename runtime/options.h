@@ -43,7 +43,7 @@ struct atsi_run_options {
     int n_threads;     // 0: the plan's
     uint64_t vram_reserve_bytes;
     bool chat, parse_special, ignore_eos, print_ids, stats, json, quiet, seed_given, strict;
-    bool no_async, no_split_rows, no_reschedule, reschedule_in_turn, no_exchange, no_large_exchange;
+    bool no_async, no_split_rows, no_reschedule, reschedule_in_turn, no_exchange, no_large_exchange, no_repeats;
     float reschedule_threshold, reschedule_interval; // 0: the defaults
     struct atsi_sampler_params sampling;
 };

@@ -98,6 +98,7 @@ struct atsi_pool {
     atsi_pool_job *job;
     _Atomic int64_t crowded_until_us;
     _Atomic uint64_t n_lost, n_repeated;
+    bool ignores_crowds;
     alignas(CACHE_LINE) struct gate
         summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
     alignas(CACHE_LINE) struct gate barrier; // counts barriers
@@ -220,8 +221,10 @@ void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {
 
 static bool is_crowded(const struct atsi_pool *pool) {
     int64_t until_us = atomic_load_explicit(&pool->crowded_until_us, memory_order_relaxed);
-    return until_us != 0 && (double)until_us > atsi_clock_us();
+    return until_us != 0 && !pool->ignores_crowds && (double)until_us > atsi_clock_us();
 }
+
+void atsi_pool_ignore_crowds(struct atsi_pool *pool) { pool->ignores_crowds = true; }
 
 void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us) {
     atomic_store_explicit(&pool->crowded_until_us, (int64_t)(atsi_clock_us() + time_us), memory_order_relaxed);

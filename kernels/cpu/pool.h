@@ -63,6 +63,8 @@ struct atsi_pool_crowding {
     uint64_t n_repeated; // items that another thread did once more, and sooner
 };
 struct atsi_pool_crowding atsi_pool_crowding(struct atsi_pool *pool);
+// For comparisons: from now on no machine is taken for crowded. Before any work.
+void atsi_pool_ignore_crowds(struct atsi_pool *pool);
 // Takes the machine for crowded for so long from now on, whatever is seen of it: for tests.
 void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us);
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Draws and sums up what timeline.py recorded.
 
-    plot_timeline.py CSV SVG BASE OTHER
+    plot_timeline.py CSV SVG BASE... OTHER
 
-Prints a token's median time in every phase for both policies, its rise over the first phase, and how much smaller OTHER's rise is
-than BASE's. The picture has the first run of each: a line of medians over 9 tokens, a band for every phase."""
+Prints a token's median time in every phase for all policies, its rise over the first phase, and how much smaller OTHER's rise is
+than that of each BASE. The picture has the first run of each: a line of medians over 9 tokens, a band for every phase."""
 import csv
 import statistics
 import sys
 from collections import defaultdict
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 900, 380, 60, 46, 20, 50
-COLOURS = ("#c0392b", "#1f6fb2")
+COLOURS = ("#c0392b", "#d9a321", "#1f6fb2")
 BANDS = ("#ffffff", "#f1ead9", "#e0ebf3", "#ffffff")
 
 
@@ -40,9 +40,10 @@ def summarise(rows, phases, policies):
             ms = phase_median(rows, policy, phase)
             rises[policy] = ms - before[policy]
             print(f"{phase:18} {policy:12} {ms:7.2f} ms a token, rise {rises[policy]:+7.2f} ms ({100 * rises[policy] / before[policy]:+.0f} %)")
-        base, other = (rises[policy] for policy in policies)
-        if phase != phases[0] and base > 0.02 * before[policies[0]]:
-            print(f"{phase:18} the rise is {100 * (1 - other / base):.0f} % smaller with {policies[1]}")
+        *bases, other = policies
+        for base in bases:
+            if phase != phases[0] and rises[base] > 0.02 * before[base]:
+                print(f"{phase:18} the rise is {100 * (1 - rises[other] / rises[base]):.0f} % smaller with {other} than with {base}")
 
 
 def smooth(tokens):
@@ -81,10 +82,10 @@ def draw(rows, phases, policies):
         out.append(text(LEFT - 6, y(tick) + 4, tick, 'text-anchor="end"'))
     for tick in range(0, int(end) + 1, max(1, int(end / 10))):
         out.append(text(x(tick), HEIGHT - BOTTOM + 18, tick, 'text-anchor="middle"'))
-    for policy, colour in zip(policies, COLOURS):
+    for policy, colour in zip(policies, COLOURS[-len(policies):]):
         points = " ".join(f"{x(t):.1f},{y(ms):.1f}" for t, ms in lines[policy])
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-    for i, (policy, colour) in enumerate(zip(policies, COLOURS)):
+    for i, (policy, colour) in enumerate(zip(policies, COLOURS[-len(policies):])):
         out.append(f'<rect x="{LEFT + 10 + 150 * i}" y="8" width="18" height="4" fill="{colour}"/>')
         out.append(text(LEFT + 34 + 150 * i, 15, policy))
     out.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "seconds", 'text-anchor="middle"'))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Time per token while the load on the machine changes: none, 60 % of every processor, 60 % of card and link, none again; with a
-# schedule that stays as it is, and with the program as it is. Runs alternate.
-#   tests/bench/under_load.sh     PHASE_SECONDS=5 RUNS=2 SHAPE=qwen3-14b VRAM=6G STATIC="options of the schedule that stays"
+# Time per token while the load on the machine changes: none, 60 % of every processor, 60 % of card and link, none again; where
+# nothing reacts to it (fixed), where the CPU's threads do and the assignment stays (static), and with the program as it is. Runs alternate.
+#   tests/bench/under_load.sh     PHASE_SECONDS=5 RUNS=2 SHAPE=qwen3-14b VRAM=6G POLICIES="fixed static load-aware"
+#                                 STATIC="options of the schedule that stays"
 #                                 OUT: where the figures, under_load.svg and the decisions of each run go (default: B)
 # Goal: the rise at least 13 % smaller under CPU load and 38 % under card and link (the paper's Figure 13).
 # Settings that all scripts here share: tests/bench/common.sh.
@@ -42,11 +43,20 @@ once() { # RUN POLICY OPTIONS...
     grep -E '^(decode|rounds|link|tried|decided|speeds|a token|Traceback|.*Error|.*does not start|the generation ended)' "$WORK/log" | sed 's/^/    /'
     return $status
 }
+read -ra policies <<<"${POLICIES:-fixed static load-aware}"
+options_of() {
+    case $1 in
+    fixed) echo "${static[@]}" --no-repeats ;;
+    static) echo "${static[@]}" ;;
+    esac
+}
 for ((run = 0; run < ${RUNS:-2}; run++)); do
-    once "$run" static "${static[@]}" || break
-    once "$run" load-aware || break
+    for policy in "${policies[@]}"; do
+        # shellcheck disable=SC2046
+        once "$run" "$policy" $(options_of "$policy") || break 2
+    done
 done
-python3 "$here/plot_timeline.py" "$csv" "$out/under_load.svg" static load-aware
+python3 "$here/plot_timeline.py" "$csv" "$out/under_load.svg" "${policies[@]}"
 status=$?
 for decisions in "$out"/decisions.*.csv; do
     echo "${decisions##*/}"

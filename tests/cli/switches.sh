@@ -24,7 +24,7 @@ for model in qwen3 qwen3moe; do
     fi
     for placement in tensor tensor-static layer; do check "$model: --placement $placement" same $model "--placement $placement" ""; done
     for switches in "--no-async" "--no-split-rows" "--no-reschedule" "--reschedule-in-turn --reschedule-threshold 0.01 --reschedule-interval 1" \
-        "--policy none" "--policy paper --no-split-rows" "--policy none --no-async"; do
+        "--policy none" "--policy paper --no-split-rows" "--policy none --no-async" "--no-repeats"; do
         check "$model: $switches" same $model "" "$switches"
     done
 done
