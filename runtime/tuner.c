@@ -57,12 +57,11 @@ double atsi_tuner_recent_us(const struct atsi_tuner *t) {
     return has_rounds(t, ATSI_TUNER_ROUNDS) ? sum_up(t, ATSI_TUNER_ROUNDS).median_us : 0;
 }
 
-// Whether there are rounds enough to compare what is at work with something else, and their median.
-static bool is_measured(const struct atsi_tuner *t, double *median_us) {
-    if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return false;
+// The median of rounds enough to compare what is at work with something else; 0 before.
+static double measured_us(const struct atsi_tuner *t) {
+    if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return 0;
     uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : t->has_home ? ATSI_TUNER_MORE_ROUNDS : ATSI_TUNER_ROUNDS;
-    if (has_rounds(t, n)) *median_us = sum_up(t, n).median_us;
-    return has_rounds(t, n);
+    return has_rounds(t, n) ? sum_up(t, n).median_us : 0;
 }
 
 bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
@@ -520,9 +519,9 @@ static bool watch(struct atsi_tuner *t) {
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {
-    double median_us;
     if (!t->params.is_dynamic || t->asked) return false;
     note_round(t, round_us, scales);
     if (atsi_tuner_is_settled(t)) return watch(t);
-    return is_measured(t, &median_us) && end_trial(t, median_us);
+    double median_us = measured_us(t);
+    return median_us > 0 && end_trial(t, median_us);
 }
