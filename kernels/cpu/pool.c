@@ -1,8 +1,6 @@
 #include "kernels/cpu/pool.h"
 
 #include <assert.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdalign.h>
@@ -17,6 +15,7 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "kernels/cpu/gate.h"
 #include "kernels/cpu/topology.h"
 
 enum {
@@ -26,27 +25,19 @@ enum {
 };
 static_assert(ATSI_REPEAT_SLOTS_MAX < 1 << (32 - ITEM_BITS), "an offer has room for the number of a slot");
 
-// Waiting is in three steps. Spinning covers what threads of one job differ by; yielding, which costs nothing while nobody else
-// wants the core, covers a thread that lost its core for a moment, or the sampling of a token between two dispatches; sleeping covers
-// the rest. Waking sleepers takes 50 us and more each, so sleep comes late where every thread has a core of its own.
-struct patience {
-    int n_spins;
-    double yield_us;
-};
-static const struct patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 ns
-static const struct patience IDLE = {4000, 3000};
-static const struct patience UNBOUND = {0, 0}, CROWDED = {2000, 0};
+static const struct atsi_patience AT_BARRIER = {2000, 1000}; // spins of some 20-50 ns
+static const struct atsi_patience IDLE = {4000, 3000};
+static const struct atsi_patience UNBOUND = {0, 0}, CROWDED = {2000, 0};
 // Of some 0.5 us, by which threads with equal shares differ.
 enum {
     SPINS_BEFORE_HELP = 16
 };
-// A yield that took this long has given the core to somebody else for a time slice. Who sleeps gets it back sooner when woken.
-static const double CROWDED_US = 200;
 
 // A worker that lost its core in the middle of an item has made all others wait for a time slice of somebody else's, and would do so
 // again and again: it stands back for a while, longer each time that it happens soon after.
-// An item that took this much longer than the one before, with the core taken away meanwhile.
-static const double LOST_US = 2000;
+// An item that took this much longer than the one before, with the core taken away meanwhile for a good part of that: interrupts and the
+// system's own threads take it for some microseconds now and then, and the first long item behind short ones is mostly just long.
+static const double LOST_US = 2000, AWAY_US = 1000;
 static const double STAND_BACK_US = 10e3, STAND_BACK_MOST_US = 640e3;
 static const double SOON_US = 500e3;
 // For how long a machine is taken for crowded after a thread has lost its core in an item.
@@ -60,30 +51,31 @@ enum {
     SLICE_NS = 100000
 };
 
-// A word that threads wait on until it changes, and the number that sleep on it.
-struct gate {
-    _Atomic uint32_t value, n_sleeping;
-};
-
 // What is taken of a thread's share of the items: the phase's number << 32 | items. Of an older number, nothing of the present phase is.
 // (Numbers come round after 2^32 phases, in days, and every phase with enough items renews all of them.)
 struct share {
     alignas(CACHE_LINE) _Atomic uint64_t taken;
 };
 
+// What the system has counted of a thread.
+struct account {
+    long n_preempted; // times that the core was taken away
+    double away_us;   // time since some moment that it has not had one
+};
+
 struct worker {
     struct atsi_pool *pool;
     pthread_t thread;
     int index;
-    long n_switches; // times that the core was taken away, when last looked
-    double item_us;  // the last item's time
-    double pause_us; // of the last standing back, which ended at
+    struct account account; // when last looked
+    double item_us;         // the last item's time
+    double pause_us;        // of the last standing back, which ended at
     double back_us;
 };
 
 struct atsi_pool {
     // What starts work stands in one cache line: those who wait for it then have all that they need.
-    alignas(CACHE_LINE) struct gate news; // moves with every job, phase and end of a dispatch
+    alignas(CACHE_LINE) struct atsi_gate news; // moves with every job, phase and end of a dispatch
     // Written before `news` moves, or before the offer that leads to reading them.
     _Atomic uint32_t n_jobs; // dispatches of jobs so far
     uint32_t phase;
@@ -94,14 +86,15 @@ struct atsi_pool {
     _Atomic bool ending;
     const struct atsi_pool_work *work;
     void *context;
-    _Atomic(struct atsi_repeats *) repeats; // of work: threads that are late read it when work is another
+    // Of work. Threads that are late read it when work is another; acquired with it is that what they come for is over.
+    _Atomic(struct atsi_repeats *) repeats;
     atsi_pool_job *job;
     _Atomic int64_t crowded_until_us;
     _Atomic uint64_t n_lost, n_repeated;
     bool ignores_crowds;
-    alignas(CACHE_LINE) struct gate
+    alignas(CACHE_LINE) struct atsi_gate
         summons; // moves with what a thread that stands back must not miss: jobs and the pool's end
-    alignas(CACHE_LINE) struct gate barrier; // counts barriers
+    alignas(CACHE_LINE) struct atsi_gate barrier; // counts barriers
     alignas(CACHE_LINE) _Atomic int n_arrived;
     alignas(CACHE_LINE) _Atomic int next_item;
     alignas(CACHE_LINE) _Atomic uint32_t n_done; // items of the phase
@@ -112,66 +105,15 @@ struct atsi_pool {
     struct worker *workers; // [n_threads - 1]
 };
 
-static void cpu_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout) {
-    syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
-}
-
-static bool has_moved(struct gate *gate, uint32_t old) {
-    return atomic_load_explicit(&gate->value, memory_order_acquire) != old;
-}
-
-// Returns when the gate's value is no longer `old`; whether spinning was enough.
-static bool gate_wait(struct gate *gate, uint32_t old, const struct patience *patience) {
-    for (int i = 0; i < patience->n_spins; i++) {
-        if (has_moved(gate, old)) return true;
-        cpu_pause();
-    }
-    double start_us = atsi_clock_us(), before_us = start_us, now_us = start_us;
-    while (now_us - start_us <= patience->yield_us && now_us - before_us <= CROWDED_US) {
-        if (has_moved(gate, old)) return false;
-        sched_yield();
-        before_us = now_us;
-        now_us = atsi_clock_us();
-    }
-    // The sleeper counts itself before the kernel compares the value; the opener moves the value before it reads the count:
-    // in every order of the two, one sees the other.
-    atomic_fetch_add(&gate->n_sleeping, 1);
-    while (atomic_load(&gate->value) == old) futex(&gate->value, FUTEX_WAIT_PRIVATE, old, NULL);
-    atomic_fetch_sub(&gate->n_sleeping, 1);
-    return false;
-}
-
-// Sleeps until the gate's value is no longer `old` or the time is over.
-static void gate_sleep(struct gate *gate, uint32_t old, double time_us) {
-    struct timespec timeout = {.tv_sec = (time_t)(time_us * 1e-6)};
-    timeout.tv_nsec = (long)((time_us - (double)timeout.tv_sec * 1e6) * 1e3);
-    atomic_fetch_add(&gate->n_sleeping, 1);
-    if (atomic_load(&gate->value) == old) futex(&gate->value, FUTEX_WAIT_PRIVATE, old, &timeout);
-    atomic_fetch_sub(&gate->n_sleeping, 1);
-}
-
-static void gate_open(struct gate *gate) {
-    atomic_fetch_add(&gate->value, 1);
-    if (atomic_load(&gate->n_sleeping) != 0) futex(&gate->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
-}
-
 void atsi_pool_barrier(struct atsi_pool *pool) {
     uint32_t phase = atomic_load_explicit(&pool->barrier.value, memory_order_acquire);
     if (atomic_fetch_add(&pool->n_arrived, 1) + 1 < pool->n_threads) {
-        gate_wait(&pool->barrier, phase, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
+        atsi_gate_wait(&pool->barrier, phase, pool->cpus != NULL ? &AT_BARRIER : &UNBOUND);
         return;
     }
     atomic_store_explicit(&pool->n_arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
-    gate_open(&pool->barrier);
+    atsi_gate_open(&pool->barrier);
 }
 
 int atsi_pool_next(struct atsi_pool *pool) {
@@ -211,8 +153,8 @@ void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {
     pool->job = job;
     pool->context = context;
     atomic_fetch_add(&pool->n_jobs, 1);
-    gate_open(&pool->news);
-    gate_open(&pool->summons);
+    atsi_gate_open(&pool->news);
+    atsi_gate_open(&pool->summons);
     job(context, 0, pool->n_threads);
     atsi_pool_barrier(pool); // all are done, and the counter is reset for the next dispatch
 }
@@ -279,11 +221,11 @@ static void next_phase(struct atsi_pool *pool, int i_thread) {
         atomic_store_explicit(&pool->starter, i_thread, memory_order_relaxed);
         pool->phase = phase;
         atomic_store_explicit(&pool->offer, number << 32 | slot << ITEM_BITS | n_items, memory_order_release);
-        gate_open(&pool->news);
+        atsi_gate_open(&pool->news);
         return;
     }
     atomic_store_explicit(&pool->finished, true, memory_order_release);
-    gate_open(&pool->news);
+    atsi_gate_open(&pool->news);
 }
 
 // What is offered, as a thread found it: share i has `each` items, the first n_larger shares one more.
@@ -303,7 +245,7 @@ static struct offer look_at_offer(struct atsi_pool *pool) {
                           .n_items = n_items,
                           .each = n_items / n_threads,
                           .n_larger = n_items % n_threads,
-                          .repeats = atomic_load_explicit(&pool->repeats, memory_order_relaxed)};
+                          .repeats = atomic_load_explicit(&pool->repeats, memory_order_acquire)};
 }
 
 // The next item of share i, NO_ITEM: all are taken. An item that is taken binds the phase, and with it all that next_phase writes,
@@ -330,9 +272,13 @@ static bool count_done(struct atsi_pool *pool, const struct offer *offer, uint32
     return true;
 }
 
-static long times_preempted(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+static struct account read_account(void) {
+    struct rusage usage = {0};
+    struct timespec worked = {0};
+    getrusage(RUSAGE_THREAD, &usage);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &worked);
+    double worked_us = (double)worked.tv_sec * 1e6 + (double)worked.tv_nsec * 1e-3;
+    return (struct account){usage.ru_nivcsw, atsi_clock_us() - worked_us};
 }
 
 // Whether the worker's core was taken away during the item that it has just done.
@@ -340,21 +286,21 @@ static bool lost_core(struct worker *worker, double item_us) {
     bool is_long = item_us > LOST_US + 4 * worker->item_us;
     worker->item_us = item_us;
     if (!is_long) return false;
-    long before = worker->n_switches;
-    worker->n_switches = times_preempted();
-    return worker->n_switches > before;
+    struct account before = worker->account;
+    worker->account = read_account();
+    return worker->account.n_preempted > before.n_preempted && worker->account.away_us - before.away_us > AWAY_US;
 }
 
 static void stand_back(struct worker *worker) {
-    struct gate *summons = &worker->pool->summons;
+    struct atsi_gate *summons = &worker->pool->summons;
     uint32_t seen = atomic_load_explicit(&summons->value, memory_order_acquire);
     bool soon = worker->pause_us > 0 && atsi_clock_us() - worker->back_us < SOON_US;
     worker->pause_us = soon ? worker->pause_us * 2 : STAND_BACK_US;
     if (worker->pause_us > STAND_BACK_MOST_US) worker->pause_us = STAND_BACK_MOST_US;
     if (atomic_load(&worker->pool->ending)) return;
-    gate_sleep(summons, seen, worker->pause_us);
+    atsi_gate_sleep(summons, seen, worker->pause_us);
     worker->back_us = atsi_clock_us();
-    worker->n_switches = times_preempted();
+    worker->account = read_account();
 }
 
 // Does an item that this thread has taken. Whether the phase goes on with more for this thread; *n_done counts what it must report.
@@ -402,9 +348,9 @@ static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct
 
 // Waits for so long. Whether there is news.
 static bool wait_for_news(struct atsi_pool *pool, uint32_t seen, double time_us) {
-    for (double end_us = atsi_clock_us() + time_us; atsi_clock_us() < end_us; cpu_pause())
-        if (has_moved(&pool->news, seen)) return true;
-    return has_moved(&pool->news, seen);
+    for (double end_us = atsi_clock_us() + time_us; atsi_clock_us() < end_us; atsi_cpu_pause())
+        if (atsi_gate_has_moved(&pool->news, seen)) return true;
+    return atsi_gate_has_moved(&pool->news, seen);
 }
 
 // Does once more what others have taken and are late with, beginning with the own share. Whether the phase is at its end.
@@ -442,15 +388,15 @@ static bool do_items(struct atsi_pool *pool, struct worker *worker, uint32_t see
     uint32_t own = me >= starter ? me - starter : me + n_threads - starter;
     if (do_share(pool, worker, &offer, own, &pace)) return true;
     for (int i = 0; i < SPINS_BEFORE_HELP; i++) {
-        if (has_moved(&pool->news, seen)) return true;
-        cpu_pause();
+        if (atsi_gate_has_moved(&pool->news, seen)) return true;
+        atsi_cpu_pause();
     }
     for (uint32_t i = 1; i < n_threads; i++)
         if (do_share(pool, worker, &offer, own + i < n_threads ? own + i : own + i - n_threads, &pace)) return true;
     return offer.slot != 0 && help_the_late(pool, &offer, own, seen, &pace, (int)me);
 }
 
-static const struct patience *patience_of(const struct atsi_pool *pool, const struct patience *usual) {
+static const struct atsi_patience *patience_of(const struct atsi_pool *pool, const struct atsi_patience *usual) {
     return pool->cpus == NULL ? &UNBOUND : is_crowded(pool) ? &CROWDED : usual;
 }
 
@@ -458,20 +404,20 @@ void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, 
     go_to_own_core(pool);
     pool->work = work;
     pool->context = context;
-    atomic_store_explicit(&pool->repeats, work->repeats, memory_order_relaxed);
+    atomic_store_explicit(&pool->repeats, work->repeats, memory_order_release);
     pool->phase = UINT32_MAX; // the one before the first
     atomic_store_explicit(&pool->finished, false, memory_order_relaxed);
     next_phase(pool, 0);
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
         if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
-        if (!do_items(pool, NULL, seen)) gate_wait(&pool->news, seen, patience_of(pool, &AT_BARRIER));
+        if (!do_items(pool, NULL, seen)) atsi_gate_wait(&pool->news, seen, patience_of(pool, &AT_BARRIER));
     }
 }
 
 // ---- threads --------------------------------------------------------------------------------------------------------
 
-static const struct patience *worker_patience(const struct atsi_pool *pool) {
+static const struct atsi_patience *worker_patience(const struct atsi_pool *pool) {
     bool is_idle = atomic_load_explicit(&pool->finished, memory_order_relaxed);
     return patience_of(pool, is_idle ? &IDLE : &AT_BARRIER);
 }
@@ -506,8 +452,8 @@ static void *worker_main(void *argument) {
             n_jobs++;
             pool->job(pool->context, worker->index, pool->n_threads);
             atsi_pool_barrier(pool);
-        } else if (!do_items(pool, worker, seen) && !gate_wait(&pool->news, seen, worker_patience(pool))) {
-            worker->n_switches = times_preempted(); // yielding counts there too
+        } else if (!do_items(pool, worker, seen) && !atsi_gate_wait(&pool->news, seen, worker_patience(pool))) {
+            worker->account = read_account(); // yielding counts there too, and sleeping
         }
     }
 }
@@ -583,8 +529,8 @@ enum atsi_status atsi_pool_create_unbound(int n_threads, struct atsi_pool **out,
 void atsi_pool_free(struct atsi_pool *pool) {
     if (pool == NULL) return;
     atomic_store(&pool->ending, true);
-    gate_open(&pool->news);
-    gate_open(&pool->summons);
+    atsi_gate_open(&pool->news);
+    atsi_gate_open(&pool->summons);
     for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     free(pool->cpus);
     free(pool->shares);

@@ -12,7 +12,8 @@ enum {
 
 struct product {
     struct atsi_matmul_args args;
-    const void *source; // the input that args.in is a copy of
+    const void *source; // the input that args.in is a copy of,
+    size_t in_bytes;    // and its size
     uint32_t tiles;     // of an item; its last one has the rest
     uint32_t end_item;  // items up to and with this product's
 };
@@ -83,7 +84,7 @@ struct atsi_products *atsi_products_clear(void *job, const struct atsi_matmul_ke
 // The job's copy of an input; products that follow each other mostly share it. NULL: no room.
 static const void *copy_input(struct atsi_products *p, const void *in, size_t bytes) {
     for (uint32_t i = p->n; i-- > 0;)
-        if (p->of[i].source == in) return p->of[i].args.in;
+        if (p->of[i].source == in && p->of[i].in_bytes >= bytes) return p->of[i].args.in;
     if (bytes > p->in_cap - p->in_bytes) return NULL;
     uint8_t *copy = p->in + p->in_bytes;
     memcpy(copy, in, bytes);
@@ -100,7 +101,8 @@ bool atsi_products_add(struct atsi_products *p, const struct atsi_matmul_args *a
     const void *in = copy_input(p, args->in, in_bytes);
     if (in == NULL) return false;
     struct product *product = &p->of[p->n++];
-    *product = (struct product){.args = *args, .source = args->in, .tiles = tiles, .end_item = begin + n_items};
+    *product = (struct product){
+        .args = *args, .source = args->in, .in_bytes = in_bytes, .tiles = tiles, .end_item = begin + n_items};
     product->args.in = in;
     return true;
 }

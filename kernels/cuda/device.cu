@@ -370,7 +370,7 @@ static enum atsi_status launch(struct atsi_stream *s, const struct atsi_op_call 
 // A replayed piece starts from unknown scratch contents and leaves others behind, so neither side may rely on them.
 static enum atsi_status capture_begin(struct atsi_stream *s, struct atsi_error *err) {
     ATSI_TRY(cuda_healthy(device_of(s), err));
-    ATSI_TRY(cuda_flush(s, err));
+    ATSI_TRY(settle(s, err));
     forget_all_acts(device_of(s));
     ATSI_TRY(cuda_check(device_of(s), cudaStreamBeginCapture(handle_of(s), cudaStreamCaptureModeThreadLocal),
                         "starting a capture", err));
