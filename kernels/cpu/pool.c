@@ -89,7 +89,7 @@ struct atsi_pool {
     // Of work. Threads that are late read it when work is another; acquired with it is that what they come for is over.
     _Atomic(struct atsi_repeats *) repeats;
     atsi_pool_job *job;
-    _Atomic int64_t crowded_until_us;
+    _Atomic int64_t crowded_until_us, lost_us; // lost_us: when a worker last lost its core
     _Atomic uint64_t n_lost, n_repeated;
     bool ignores_crowds;
     alignas(CACHE_LINE) struct atsi_gate
@@ -172,9 +172,13 @@ void atsi_pool_assume_crowded(struct atsi_pool *pool, double time_us) {
     atomic_store_explicit(&pool->crowded_until_us, (int64_t)(atsi_clock_us() + time_us), memory_order_relaxed);
 }
 
+// One alone is a hiccup; where a second follows soon there will be more.
 static void note_lost_core(struct atsi_pool *pool) {
-    atomic_fetch_add_explicit(&pool->n_lost, 1, memory_order_relaxed);
-    atsi_pool_assume_crowded(pool, STAYS_CROWDED_US);
+    int64_t now_us = (int64_t)atsi_clock_us(),
+            before_us = atomic_exchange_explicit(&pool->lost_us, now_us, memory_order_relaxed);
+    bool again =
+        atomic_fetch_add_explicit(&pool->n_lost, 1, memory_order_relaxed) > 0 && (double)(now_us - before_us) < SOON_US;
+    if (again || is_crowded(pool)) atsi_pool_assume_crowded(pool, STAYS_CROWDED_US);
 }
 
 struct atsi_pool_crowding atsi_pool_crowding(struct atsi_pool *pool) {

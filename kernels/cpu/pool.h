@@ -8,7 +8,7 @@
 //   not threads: one that sleeps, wakes late or lost its core between two items holds nobody up.
 // Threads that wait spin briefly (the others are a few microseconds behind), then yield, then sleep.
 //
-// A machine is crowded from when a thread has lost its core in the middle of an item until that has not happened for a while. All others
+// A machine is crowded from when threads have lost their cores in the middle of items twice in half a second until that has not happened for a while. All others
 // would wait a time slice of somebody else's for such an item, again and again. Then items are repeated by other threads, in phases that can be
 // (kernels/cpu/repeat.h); in those that cannot, a thread to which it happened stands back for some milliseconds, so
 // that a crowded machine costs what it takes, not a multiple. And threads that wait go to sleep soon: who has slept gets a core at once.
