@@ -101,7 +101,7 @@ static double all_slots_us(const struct builder *b, const struct atsi_step *s, u
     return s->backend == ATSI_CPU ? t.cpu_us : (s->fetches ? 0 : t.gpu_us) + t.link_us;
 }
 
-// *fetch_us: what a step fetches takes the link for, beside the steps behind it; NULL for the CPU's.
+// *fetch_us: what a step fetches takes the link for, beside the steps behind it.
 static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost,
                      double *fetch_us) {
     const struct atsi_program *p = &b->plan->program;
@@ -129,8 +129,9 @@ static void add_cpu_action(const struct builder *b, uint32_t i_action) {
     uint32_t u = atsi_program_unit_of(&b->plan->program, first->op);
     double any = first->by_token ? divided_work(b, u).any_on_cpu : 1;
     b->out->splits[i_action].cpu_us = (float)(any * b->plan->cpu_start_us);
+    double fetch_us = 0; // the CPU fetches nothing
     for (uint32_t i = a->first; i < a->first + a->n; i++)
-        add_step(b, &b->script->steps[i], &b->out->splits[i_action], NULL);
+        add_step(b, &b->script->steps[i], &b->out->splits[i_action], &fetch_us);
 }
 
 // The steps behind an AWAIT tell which unit it waits for.
