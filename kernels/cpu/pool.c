@@ -63,12 +63,14 @@ struct account {
     double away_us;   // time since some moment that it has not had one
 };
 
+// Each writes its own with every item.
 struct worker {
-    struct atsi_pool *pool;
+    alignas(CACHE_LINE) struct atsi_pool *pool;
     pthread_t thread;
     int index;
     struct account account; // when last looked
     double item_us;         // the last item's time
+    double longest_us;      // of the items since this was last 0
     double pause_us;        // of the last standing back, which ended at
     double back_us;
 };
@@ -102,7 +104,7 @@ struct atsi_pool {
     int n_threads;
     int *cpus; // [n_threads] where each thread belongs, NULL for an unbound pool
     int n_started;
-    struct worker *workers; // [n_threads - 1]
+    struct worker *workers; // [n_threads], the first is whoever calls
 };
 
 void atsi_pool_barrier(struct atsi_pool *pool) {
@@ -289,6 +291,7 @@ static struct account read_account(void) {
 static bool lost_core(struct worker *worker, double item_us) {
     bool is_long = item_us > LOST_US + 4 * worker->item_us;
     worker->item_us = item_us;
+    if (item_us > worker->longest_us) worker->longest_us = item_us;
     if (!is_long) return false;
     struct account before = worker->account;
     worker->account = read_account();
@@ -324,14 +327,13 @@ struct pace {
     uint32_t n_items;
 };
 
-// Does what is left of share i. worker NULL: the calling thread of the dispatch. Returns whether there is nothing more to look for: the phase
-// is at its end, or the worker has stood back.
+// Does what is left of share i. Returns whether there is nothing more to look for: the phase is at its end, or the worker has lost its core.
 static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct offer *offer, uint32_t i,
                      struct pace *pace) {
-    int me = worker != NULL ? worker->index : 0;
+    int me = worker->index;
     uint32_t item = take_item(pool, offer, i), n_done = 0;
     if (item == NO_ITEM) return false;
-    bool is_timed = worker != NULL || offer->slot != 0, goes_on = true;
+    bool is_timed = pool->n_threads > 1, goes_on = true;
     double start_us = is_timed ? atsi_clock_us() : 0;
     for (; item != NO_ITEM; item = goes_on ? take_item(pool, offer, i) : NO_ITEM) {
         goes_on = do_taken(pool, offer, item, me, &n_done);
@@ -339,10 +341,10 @@ static bool do_share(struct atsi_pool *pool, struct worker *worker, const struct
         double now_us = atsi_clock_us();
         pace->time_us += now_us - start_us;
         pace->n_items++;
-        if (worker != NULL && lost_core(worker, now_us - start_us)) {
+        if (lost_core(worker, now_us - start_us)) {
             note_lost_core(pool);
             count_done(pool, offer, n_done, me);
-            if (offer->slot == 0) stand_back(worker);
+            if (offer->slot == 0 && me != 0) stand_back(worker);
             return true;
         }
         start_us = now_us;
@@ -385,7 +387,7 @@ static bool help_the_late(struct atsi_pool *pool, const struct offer *offer, uin
 // Does items of the phase: its own share, then what others have left of theirs. Mostly they are about to end too, and looking into all
 // shares would hold them up, so that comes a little later. seen: the value of `news` before. Returns whether to come again at once.
 static bool do_items(struct atsi_pool *pool, struct worker *worker, uint32_t seen) {
-    uint32_t n_threads = (uint32_t)pool->n_threads, me = worker != NULL ? (uint32_t)worker->index : 0;
+    uint32_t n_threads = (uint32_t)pool->n_threads, me = (uint32_t)worker->index;
     struct offer offer = look_at_offer(pool);
     struct pace pace = {0};
     uint32_t starter = (uint32_t)atomic_load_explicit(&pool->starter, memory_order_relaxed);
@@ -404,8 +406,17 @@ static const struct atsi_patience *patience_of(const struct atsi_pool *pool, con
     return pool->cpus == NULL ? &UNBOUND : is_crowded(pool) ? &CROWDED : usual;
 }
 
+// Between dispatches the caller yields and sleeps, which its account has, too. To read it every time would cost a decoded token some 50 us;
+// where items are as short as a token's, one that takes long has lost its core whatever it says.
+static void begin_dispatch(struct worker *caller) {
+    if (caller->longest_us > AWAY_US) caller->account = read_account();
+    caller->longest_us = 0;
+}
+
 void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, void *context) {
+    struct worker *caller = &pool->workers[0];
     go_to_own_core(pool);
+    begin_dispatch(caller);
     pool->work = work;
     pool->context = context;
     atomic_store_explicit(&pool->repeats, work->repeats, memory_order_release);
@@ -415,7 +426,8 @@ void atsi_pool_share(struct atsi_pool *pool, const struct atsi_pool_work *work, 
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->news.value, memory_order_acquire);
         if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
-        if (!do_items(pool, NULL, seen)) atsi_gate_wait(&pool->news, seen, patience_of(pool, &AT_BARRIER));
+        if (!do_items(pool, caller, seen) && !atsi_gate_wait(&pool->news, seen, patience_of(pool, &AT_BARRIER)))
+            caller->account = read_account();
     }
 }
 
@@ -463,14 +475,14 @@ static void *worker_main(void *argument) {
 }
 
 static enum atsi_status start_workers(struct atsi_pool *pool, struct atsi_error *err) {
-    for (int i = 0; i < pool->n_threads - 1; i++) {
+    for (int i = 1; i < pool->n_threads; i++) {
         struct worker *worker = &pool->workers[i];
         int failure = pthread_create(&worker->thread, NULL, worker_main, worker);
         if (failure != 0)
-            return atsi_fail(err, ATSI_FAILED, "cannot start thread %d of %d: %s; use fewer threads", i + 2,
+            return atsi_fail(err, ATSI_FAILED, "cannot start thread %d of %d: %s; use fewer threads", i + 1,
                              pool->n_threads, strerror(failure));
         pool->n_started++;
-        if (pool->cpus != NULL) bind_thread(worker->thread, pool->cpus[i + 1]);
+        if (pool->cpus != NULL) bind_thread(worker->thread, pool->cpus[i]);
     }
     return ATSI_OK;
 }
@@ -483,7 +495,7 @@ static enum atsi_status create(int n_threads, const int *cpus, struct atsi_pool 
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
     pool->finished = true;
-    pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
+    pool->workers = aligned_alloc(CACHE_LINE, (size_t)n_threads * sizeof *pool->workers);
     pool->shares = aligned_alloc(CACHE_LINE, (size_t)n_threads * sizeof *pool->shares);
     if (cpus != NULL) pool->cpus = calloc((size_t)n_threads, sizeof *pool->cpus);
     if (pool->workers == NULL || pool->shares == NULL || (cpus != NULL && pool->cpus == NULL)) {
@@ -492,7 +504,7 @@ static enum atsi_status create(int n_threads, const int *cpus, struct atsi_pool 
     }
     memset(pool->shares, 0, (size_t)n_threads * sizeof *pool->shares);
     if (cpus != NULL) memcpy(pool->cpus, cpus, (size_t)n_threads * sizeof *cpus);
-    for (int i = 0; i < n_threads - 1; i++) pool->workers[i] = (struct worker){.pool = pool, .index = i + 1};
+    for (int i = 0; i < n_threads; i++) pool->workers[i] = (struct worker){.pool = pool, .index = i};
     enum atsi_status status = start_workers(pool, err);
     if (status != ATSI_OK) {
         atsi_pool_free(pool);
@@ -535,7 +547,7 @@ void atsi_pool_free(struct atsi_pool *pool) {
     atomic_store(&pool->ending, true);
     atsi_gate_open(&pool->news);
     atsi_gate_open(&pool->summons);
-    for (int i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
+    for (int i = 1; i <= pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     free(pool->cpus);
     free(pool->shares);
     free(pool->workers);
