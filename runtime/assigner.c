@@ -13,6 +13,12 @@ enum state {
     DONE
 };
 
+// Assignments that have been replaced. Freeing one takes a millisecond or two: the thread does it before the next job, and is not woken for
+// it, as it might be just on the core of the thread that runs the rounds.
+enum {
+    REPLACED_MAX = 4
+};
+
 struct atsi_assigner {
     struct atsi_executor *executor;
     struct atsi_dispatcher *dispatcher;
@@ -23,8 +29,9 @@ struct atsi_assigner {
     // under the lock
     enum state state;
     bool stopping;
-    struct atsi_assigner_result result;    // .job is the job
-    struct atsi_prepared_round *discarded; // to be freed by the thread
+    struct atsi_assigner_result result; // .job is the job
+    struct atsi_prepared_round *replaced[REPLACED_MAX];
+    uint32_t n_replaced;
 };
 
 // The assignment of a job for a use, and what its rounds should take. Streams of single tokens that should take longer than rounds in
@@ -80,21 +87,21 @@ static void work(struct atsi_assigner *a, struct atsi_assigner_result *r) {
 }
 
 // Lock held on entry and exit.
-static void free_discarded(struct atsi_assigner *a) {
-    struct atsi_prepared_round *discarded = a->discarded;
-    a->discarded = NULL;
-    pthread_mutex_unlock(&a->lock);
-    atsi_prepared_round_free(discarded);
-    pthread_mutex_lock(&a->lock);
+static void free_replaced(struct atsi_assigner *a) {
+    while (a->n_replaced > 0) {
+        struct atsi_prepared_round *replaced = a->replaced[--a->n_replaced];
+        pthread_mutex_unlock(&a->lock);
+        atsi_prepared_round_free(replaced);
+        pthread_mutex_lock(&a->lock);
+    }
 }
 
 static void *thread_main(void *context) {
     struct atsi_assigner *a = context;
     pthread_mutex_lock(&a->lock);
     while (!a->stopping || a->state == ASKED) {
-        if (a->discarded) {
-            free_discarded(a);
-        } else if (a->state == ASKED) {
+        if (a->state == ASKED) {
+            free_replaced(a);
             struct atsi_assigner_result r = a->result;
             pthread_mutex_unlock(&a->lock);
             work(a, &r);
@@ -121,6 +128,7 @@ enum atsi_status atsi_assigner_create(struct atsi_executor *executor, struct ats
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     int failure = beside ? pthread_create(&a->thread, NULL, thread_main, a) : 0;
+    if (beside && !failure) atsi_executor_keep_off(executor, a->thread);
     if (failure) {
         a->beside = false;
         atsi_assigner_free(a);
@@ -140,7 +148,7 @@ void atsi_assigner_free(struct atsi_assigner *a) {
         pthread_join(a->thread, NULL);
     }
     if (a->state == DONE) atsi_prepared_round_free(a->result.prepared);
-    atsi_prepared_round_free(a->discarded);
+    for (uint32_t i = 0; i < a->n_replaced; i++) atsi_prepared_round_free(a->replaced[i]);
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);
     free(a);
@@ -186,9 +194,8 @@ void atsi_assigner_discard(struct atsi_assigner *a, struct atsi_prepared_round *
         return;
     }
     pthread_mutex_lock(&a->lock);
-    struct atsi_prepared_round *earlier = a->discarded;
-    a->discarded = prepared;
-    pthread_cond_broadcast(&a->changed);
+    bool has_room = a->n_replaced < REPLACED_MAX;
+    if (has_room) a->replaced[a->n_replaced++] = prepared;
     pthread_mutex_unlock(&a->lock);
-    atsi_prepared_round_free(earlier); // only when two come faster than the thread frees them
+    if (!has_room) atsi_prepared_round_free(prepared); // nothing was asked for after that many were replaced
 }

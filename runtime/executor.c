@@ -284,3 +284,5 @@ int atsi_executor_n_threads(const struct atsi_executor *x) { return atsi_pool_n_
 struct atsi_pool_crowding atsi_executor_crowding(const struct atsi_executor *x) {
     return atsi_pool_crowding(x->pool);
 }
+
+void atsi_executor_keep_off(const struct atsi_executor *x, pthread_t thread) { atsi_pool_keep_off(x->pool, thread); }

@@ -6,6 +6,8 @@
 #ifndef ATSI_RUNTIME_EXECUTOR_H
 #define ATSI_RUNTIME_EXECUTOR_H
 
+#include <pthread.h>
+
 #include "formats/plan.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/device.h"
@@ -135,6 +137,8 @@ struct atsi_divided_routers atsi_executor_divided_routers(const struct atsi_exec
 const char *atsi_executor_isa(const struct atsi_executor *x);
 int atsi_executor_n_threads(const struct atsi_executor *x);
 struct atsi_pool_crowding atsi_executor_crowding(const struct atsi_executor *x);
+// Keeps another thread off the core of the one that runs the rounds.
+void atsi_executor_keep_off(const struct atsi_executor *x, pthread_t thread);
 uint32_t atsi_executor_n_units(const struct atsi_executor *x);
 
 #endif

@@ -148,6 +148,14 @@ static void go_to_own_core(const struct atsi_pool *pool) {
     sched_setaffinity(0, sizeof before, &before.set);
 }
 
+void atsi_pool_keep_off(const struct atsi_pool *pool, pthread_t thread) {
+    union cpu_mask mask;
+    if (pool->cpus == NULL || pool->n_threads == 1) return;
+    if (pthread_getaffinity_np(thread, sizeof mask, &mask.set) != 0) return;
+    CPU_CLR_S((size_t)pool->cpus[0], sizeof mask, &mask.set);
+    if (CPU_COUNT_S(sizeof mask, &mask.set) > 0) pthread_setaffinity_np(thread, sizeof mask, &mask.set);
+}
+
 // ---- jobs -----------------------------------------------------------------------------------------------------------
 
 void atsi_pool_run(struct atsi_pool *pool, atsi_pool_job *job, void *context) {

@@ -15,6 +15,7 @@
 #ifndef ATSI_KERNELS_CPU_POOL_H
 #define ATSI_KERNELS_CPU_POOL_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #include "formats/base/error.h"
@@ -31,6 +32,9 @@ enum atsi_status atsi_pool_create(int n_threads, struct atsi_pool **out, struct 
 enum atsi_status atsi_pool_create_unbound(int n_threads, struct atsi_pool **out, struct atsi_error *err);
 void atsi_pool_free(struct atsi_pool *pool); // NULL fine; not inside a job
 int atsi_pool_n_threads(const struct atsi_pool *pool);
+
+// Keeps a thread that is not of the pool off the core that is left for the caller, if it may run on another.
+void atsi_pool_keep_off(const struct atsi_pool *pool, pthread_t thread);
 
 // A pool is driven by one thread at a time.
 typedef void atsi_pool_job(void *context, int i_thread, int n_threads);
