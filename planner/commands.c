@@ -181,8 +181,8 @@ static enum atsi_status place(struct making *m, struct atsi_error *err) {
     if (!m->machine.use_gpu) {
         if (!o->n_pins && !o->routing_path && o->experts == ATSI_EXPERTS_AUTO && !only_looks(o)) return ATSI_OK;
         return atsi_fail(err, ATSI_BAD_INPUT,
-                         "--pin, --experts, --routing, --explain, --what-if and --report need a GPU to place for; give "
-                         "--device FILE.json");
+                         "--pin, --experts, --routing, --explain, --what-if and --report need a GPU to place for: "
+                         "a --vram that is not 0 and, where no GPU can be used, --device FILE.json");
     }
     if (!o->routing_path && o->experts != ATSI_EXPERTS_UNIT) find_routing(m);
     struct atsi_place_options options = {.vram_bytes = m->machine.vram_bytes,

@@ -318,8 +318,13 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
     return ATSI_OK;
 }
 
-static enum atsi_status report(const struct run *r, struct atsi_error *err) {
+// A text that was written does not end its line.
+static void begin_line_after_text(const struct run *r) {
     if (!r->o->json && !r->o->print_ids && !r->o->chat) atsi_report_begin_line();
+}
+
+static enum atsi_status report(const struct run *r, struct atsi_error *err) {
+    begin_line_after_text(r);
     atsi_report_times(stderr, r->loaded.session, &r->loaded.weights, &r->times);
     if (!r->o->stats) return ATSI_OK;
     atsi_report_stats(stderr, r->loaded.session, &r->loaded.weights, &r->times);
@@ -371,6 +376,11 @@ static enum atsi_status run(struct run *r, struct atsi_error *err) {
     return generate(r, err);
 }
 
+static void tell_failure(const struct run *r, const struct atsi_error *err) {
+    if (r->times.result.n_generated) begin_line_after_text(r);
+    fprintf(stderr, "atsi-run: %s\n", err->text);
+}
+
 int main(int argc, char **argv) {
     struct atsi_run_options options;
     struct atsi_error err = {0};
@@ -389,6 +399,6 @@ int main(int argc, char **argv) {
     close_run(&r);
     if (status == ATSI_OK && fflush(stdout) && errno != EPIPE)
         status = atsi_fail(&err, ATSI_FAILED, "standard output: %s", strerror(errno));
-    if (status != ATSI_OK && status != ATSI_INTERRUPTED) fprintf(stderr, "atsi-run: %s\n", err.text);
+    if (status != ATSI_OK && status != ATSI_INTERRUPTED) tell_failure(&r, &err);
     return status;
 }

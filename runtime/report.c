@@ -59,8 +59,9 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
             atsi_executor_n_threads(session->executor), atsi_executor_isa(session->executor));
     fprintf(f, "prefill  %8.3f s   %u tokens, %.1f tok/s\n", r->prefill_us * 1e-6, r->n_prompt,
             rate(r->n_prompt, r->prefill_us));
-    fprintf(f, "decode   %8.3f s   %u tokens, %.2f tok/s, ended by %s\n", r->decode_us * 1e-6, r->n_generated,
-            rate(n_decode_rounds(r), r->decode_us), atsi_finish_name(r->finish));
+    fprintf(f, "decode   %8.3f s   %u tokens, %.2f tok/s, ended by %s%s\n", r->decode_us * 1e-6, r->n_generated,
+            rate(n_decode_rounds(r), r->decode_us), atsi_finish_name(r->finish),
+            r->finish == ATSI_FINISH_CONTEXT ? " (the context is full)" : "");
 }
 
 // Of the last rounds, under the assignment at work.

@@ -456,10 +456,9 @@ static enum atsi_status no_device(cudaError_t status, struct atsi_error *err) {
     if (status == cudaErrorInsufficientDriver) {
         int driver = 0;
         (void)cudaDriverGetVersion(&driver);
-        if (driver == 0) return atsi_fail(err, ATSI_FAILED, "no NVIDIA driver on this machine: use --device cpu");
+        if (driver == 0) return atsi_fail(err, ATSI_FAILED, "no NVIDIA driver on this machine");
         return atsi_fail(err, ATSI_FAILED,
-                         "the NVIDIA driver speaks CUDA %d.%d, this program needs %d.%d: update the driver or use "
-                         "--device cpu",
+                         "the NVIDIA driver speaks CUDA %d.%d, this program needs %d.%d: update the driver",
                          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     }
     return atsi_fail(err, ATSI_FAILED, "no usable NVIDIA GPU: %s", cudaGetErrorString(status));

@@ -38,6 +38,7 @@ stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it
     plain=$(run --device "$1") && [ "$(run --device "$1" --stats 2>"$work/err")" = "$plain" ] && grep -qE "$2" "$work/err"
 }
 begins_a_line() { "$B/atsi-run" "$plan" --device cpu --temp 0 -p "Once upon a time" -n 4 2>&1 | grep -q '^load '; }
+fails_on_a_line() { { run --device cpu --logits /dev/full 2>&1 || true; } | grep -q "^atsi-run: "; }
 
 cut_short() { # the plan is emptied while a loaded chat waits for its first line
     local rc reader
@@ -61,4 +62,5 @@ check "a plan that is cut short in mid-run" cut_short
 check "--stats on the CPU" stats cpu '^memory .*weights [0-9.]+ MiB'
 check "--stats of a device" stats "sim:$profile" '^rounds .*units promoted'
 check "figures begin a line behind the text" begins_a_line
+check "so does a failure" fails_on_a_line
 finish

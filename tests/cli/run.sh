@@ -23,6 +23,7 @@ exits() {
 ends_at_the_context() {
     run -p "Once" --ctx 8 --ignore-eos --json >"$work/json" && jq -e '.finish == "length" and .n_prompt + .n_generated == 9' "$work/json"
 }
+tells_the_full_context() { "$B/atsi-run" "$plan" --device cpu -p Once --ctx 8 --ignore-eos 2>&1 >/dev/null | grep -q 'the context is full'; }
 long_prompt() {
     head -c 600 /dev/zero | tr '\0' '~' >"$work/long"
     exits 2 "600 512" run -f "$work/long" -n 1
@@ -106,6 +107,7 @@ check "a context of 0 is refused" exits 2 "--ctx 0" run -p Once --ctx 0
 check "a negative context is refused" exits 2 "--ctx -1" run -p Once --ctx -1
 check "a context above the plan's is refused" exits 2 "--ctx 1000000000 512" run -p Once --ctx 1000000000
 check "generation ends at the context" ends_at_the_context
+check "and says why" tells_the_full_context
 check "a prompt that does not fit is refused with both counts" long_prompt
 check "--threads 0 is the default" run -p Once -n 1 --threads 0
 check "negative threads are refused" exits 2 "--threads -1" run -p Once --threads -1
