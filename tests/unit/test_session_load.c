@@ -1,5 +1,6 @@
 // Whole sessions on a simulated device whose load seems to change all the time: assignments are decided and prepared beside the rounds
 // and taken over in mid-text, and the logits stay those of the CPU alone, bit by bit. And what a steady round must not do.
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,10 +207,14 @@ static void streams_are_no_slower_than_moving_nothing(void **state) {
 // Allocations are counted in this program's own malloc, device calls in a copy of the device's table. What the simulated device itself
 // allocates (its queue) does not count. Sanitizers bring a malloc of their own; there only device calls are counted.
 
-static _Thread_local volatile bool counting;
-static volatile uint32_t n_allocations; // volatile: a compiler knows that malloc touches no variable
-static uint32_t n_forbidden, n_stream_syncs, n_times_read;
+static _Thread_local volatile bool counting, in_device;
+static atomic_bool counting_everywhere; // also what launcher and pool do
+static atomic_uint n_allocations, n_forbidden, n_stream_syncs, n_times_read, n_launches;
 static const struct atsi_device_ops *real;
+
+static bool counts(void) { return !in_device && (counting || counting_everywhere); }
+
+static void start_counting(void) { n_allocations = n_forbidden = n_launches = 0; }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 enum {
@@ -220,17 +225,17 @@ void *__libc_calloc(size_t nmemb, size_t size);
 void *__libc_realloc(void *ptr, size_t size);
 
 void *malloc(size_t size) {
-    if (counting) n_allocations++;
+    if (counts()) n_allocations++;
     return __libc_malloc(size);
 }
 
 void *calloc(size_t nmemb, size_t size) {
-    if (counting) n_allocations++;
+    if (counts()) n_allocations++;
     return __libc_calloc(nmemb, size);
 }
 
 void *realloc(void *ptr, size_t size) {
-    if (counting) n_allocations++;
+    if (counts()) n_allocations++;
     return __libc_realloc(ptr, size);
 }
 #else
@@ -242,10 +247,10 @@ enum {
 // Runs a call of the device without counting what it allocates inside.
 #define UNCOUNTED(call)                    \
     do {                                   \
-        bool was_counting = counting;      \
-        counting = false;                  \
+        bool was_in_device = in_device;    \
+        in_device = true;                  \
         enum atsi_status status_ = (call); \
-        counting = was_counting;           \
+        in_device = was_in_device;         \
         return status_;                    \
     } while (0)
 
@@ -273,61 +278,77 @@ static enum atsi_status count_stream_wait(struct atsi_stream *s, struct atsi_eve
 }
 
 static enum atsi_status count_graph_launch(struct atsi_stream *s, void *graph, struct atsi_error *err) {
+    n_launches += counts();
     UNCOUNTED(real->graph_launch(s, graph, err));
 }
 
 static enum atsi_status count_stream_sync(struct atsi_stream *s, struct atsi_error *err) {
-    if (counting) n_stream_syncs++;
+    n_stream_syncs += counts();
     UNCOUNTED(real->stream_sync(s, err));
 }
 
 static enum atsi_status count_elapsed(struct atsi_event *from, struct atsi_event *to, float *us,
                                       struct atsi_error *err) {
-    if (counting) n_times_read++;
+    n_times_read += counts();
     UNCOUNTED(real->event_elapsed_us(from, to, us, err));
 }
 
 // What takes or gives back memory waits for the whole device, and so does what asks for all of its figures.
 static enum atsi_status forbid_alloc(struct atsi_device *d, uint64_t bytes, void **dev, struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->alloc(d, bytes, dev, err));
 }
 
 static void forbid_free(struct atsi_device *d, void *dev) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     real->free(d, dev);
 }
 
 static enum atsi_status forbid_host_alloc(struct atsi_device *d, uint64_t bytes, void **host, void **dev,
                                           struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->host_alloc(d, bytes, host, dev, err));
 }
 
 static enum atsi_status forbid_event_create(struct atsi_device *d, bool timed, struct atsi_event **out,
                                             struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->event_create(d, timed, out, err));
 }
 
 static enum atsi_status forbid_stream_create(struct atsi_device *d, struct atsi_stream **out, struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->stream_create(d, out, err));
 }
 
 static enum atsi_status forbid_info(struct atsi_device *d, struct atsi_device_info *out, struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->info(d, out, err));
 }
 
 static enum atsi_status forbid_range_back(struct atsi_device *d, struct atsi_range *r, uint64_t bytes,
                                           struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->range_back(d, r, bytes, err));
 }
 
+static void forbid_host_free(struct atsi_device *d, void *host) {
+    n_forbidden += counts();
+    real->host_free(d, host);
+}
+
+static void forbid_event_destroy(struct atsi_event *e) {
+    n_forbidden += counts();
+    real->event_destroy(e);
+}
+
+static void forbid_graph_destroy(struct atsi_device *d, void *graph) {
+    n_forbidden += counts();
+    real->graph_destroy(d, graph);
+}
+
 static enum atsi_status forbid_capture(struct atsi_stream *s, struct atsi_error *err) {
-    if (counting) n_forbidden++;
+    n_forbidden += counts();
     UNCOUNTED(real->capture_begin(s, err));
 }
 
@@ -357,7 +378,10 @@ static struct atsi_device_ops count_calls(struct atsi_device *d) {
     ops.alloc = forbid_alloc;
     ops.free = forbid_free;
     ops.host_alloc = forbid_host_alloc;
+    ops.host_free = forbid_host_free;
     ops.event_create = forbid_event_create;
+    ops.event_destroy = forbid_event_destroy;
+    ops.graph_destroy = forbid_graph_destroy;
     ops.stream_create = forbid_stream_create;
     ops.info = forbid_info;
     ops.range_back = forbid_range_back;
@@ -383,7 +407,7 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
         open_text(&t, &m, d, NULL, &rescheduling, &random);
         append(&t, N_PROMPT - 5);
         append(&t, 1); // the first token waits for its assignment
-        n_allocations = n_forbidden = 0;
+        start_counting();
         for (uint32_t i = 0; i < N_DECODE; i++) {
             change_load(&t, &random);
             n_times_read = n_stream_syncs = 0;
@@ -400,6 +424,38 @@ static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void
     }
 }
 
+// Nor does any other thread that a round is made of: the one that launches, and the pool's. Nothing is decided meanwhile.
+static void no_thread_of_a_round_allocates_or_waits_for_the_device(void **state) {
+    (void)state;
+    struct test_model m;
+    struct text t;
+    struct atsi_device *d = test_open_sim(0);
+    uint64_t random = 3;
+    struct atsi_device_ops ops = count_calls(d);
+    struct atsi_rescheduler_params rescheduling = {.never = true};
+    d->ops = &ops;
+    test_model_build(&m);
+    invent_times(&m.plan, &random);
+    test_model_load(&m, d);
+    open_text(&t, &m, d, NULL, &rescheduling, &random);
+    append(&t, N_PROMPT - 5);
+    append(&t, 1);
+    start_counting();
+    counting_everywhere = true;
+    for (uint32_t i = 0; i < N_DECODE; i++) {
+        n_times_read = n_stream_syncs = 0;
+        append(&t, 1);
+        assert_true(n_stream_syncs <= (n_times_read > 0));
+    }
+    counting_everywhere = false;
+    assert_true(n_launches > 0); // by a thread of their own, or nothing was tested
+    if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
+    assert_int_equal(n_forbidden, 0);
+    close_text(&t);
+    test_model_unload(&m, d);
+    atsi_plan_free(&m.plan);
+}
+
 // Experts change places ahead of every token.
 static void an_exchange_allocates_nothing_and_waits_for_nobody(void **state) {
     (void)state;
@@ -414,7 +470,7 @@ static void an_exchange_allocates_nothing_and_waits_for_nobody(void **state) {
     mixed_session_open(&s, d, false, &forced);
     check_ok(atsi_session_append(s.loaded.session, &id, 1, NULL, NULL, &s.err), s.err);
     uint32_t n_before = atsi_exchange_figures(s.loaded.session->exchange).n_exchanged;
-    n_allocations = n_forbidden = 0;
+    start_counting();
     for (uint32_t i = 0; i < N_DECODE; i++) {
         id = (int32_t)(i % 40);
         n_times_read = n_stream_syncs = 0;
@@ -450,7 +506,7 @@ static void a_chunk_through_the_ring_allocates_nothing(void **state) {
     open_text(&t, &m, d, ring, &rescheduling, &random);
     append(&t, 8);
     uint64_t sent_before = atsi_pinned_ring_figures(ring).sent_bytes;
-    n_allocations = n_forbidden = 0;
+    start_counting();
     counting = true;
     append(&t, 8);
     append(&t, 8);
@@ -480,6 +536,7 @@ int main(void) {
         cmocka_unit_test(streams_are_no_slower_than_moving_nothing),
         cmocka_unit_test(the_counting_hook_counts),
         cmocka_unit_test(a_steady_round_allocates_nothing_and_never_waits_for_the_device),
+        cmocka_unit_test(no_thread_of_a_round_allocates_or_waits_for_the_device),
         cmocka_unit_test(an_exchange_allocates_nothing_and_waits_for_nobody),
         cmocka_unit_test(a_chunk_through_the_ring_allocates_nothing),
     };
