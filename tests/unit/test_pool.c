@@ -368,6 +368,38 @@ static void many_threads_on_one_core(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+static void *wait_for_byte(void *pipe_end) {
+    char byte;
+    return read(*(int *)pipe_end, &byte, 1) == 1 ? pipe_end : NULL;
+}
+
+// A thread of somebody else leaves the caller's core alone where there is another.
+static void others_keep_off_the_callers_core(void **state) {
+    (void)state;
+    int ends[2];
+    void *done;
+    pthread_t thread;
+    cpu_set_t before, after;
+    struct atsi_topology topology;
+    struct atsi_error err;
+    struct atsi_pool *pool;
+    atsi_topology_read(&topology);
+    check_ok(atsi_pool_create(0, &pool, &err), err);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_byte, &ends[0]), 0);
+    assert_int_equal(pthread_getaffinity_np(thread, sizeof before, &before), 0);
+    atsi_pool_keep_off(pool, thread);
+    assert_int_equal(pthread_getaffinity_np(thread, sizeof after, &after), 0);
+    if (atsi_pool_n_threads(pool) > 1) CPU_CLR((size_t)topology.cpus[0], &before);
+    assert_true(CPU_EQUAL(&before, &after));
+    assert_int_equal(write(ends[1], "x", 1), 1);
+    pthread_join(thread, &done);
+    assert_non_null(done);
+    close(ends[0]);
+    close(ends[1]);
+    atsi_pool_free(pool);
+}
+
 static void counts_are_clamped(void **state) {
     (void)state;
     struct atsi_error err;
@@ -492,6 +524,7 @@ int main(void) {
         cmocka_unit_test(others_do_what_a_straggler_leaves),
         cmocka_unit_test(pools_share_the_cores),
         cmocka_unit_test(many_threads_on_one_core),
+        cmocka_unit_test(others_keep_off_the_callers_core),
         cmocka_unit_test(counts_are_clamped),
         cmocka_unit_test(hybrid_cores),
         cmocka_unit_test(capacities_and_bare_machines),
