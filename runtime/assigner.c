@@ -1,9 +1,11 @@
 #include "runtime/assigner.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "formats/base/clock.h"
 
@@ -13,10 +15,11 @@ enum state {
     DONE
 };
 
-// Assignments that have been replaced. Freeing one takes a millisecond or two: the thread does it before the next job, and is not woken for
-// it, as it might be just on the core of the thread that runs the rounds.
+// Assignments that have been replaced. Freeing one takes the driver a millisecond or two, for which the hand-over that replaced it would
+// wait: the thread does it a while later, or before the next job.
 enum {
-    REPLACED_MAX = 4
+    REPLACED_MAX = 4,
+    FREED_AFTER_MS = 100
 };
 
 struct atsi_assigner {
@@ -96,6 +99,23 @@ static void free_replaced(struct atsi_assigner *a) {
     }
 }
 
+// Waits for a job, or until what was replaced is to be freed.
+static void rest(struct atsi_assigner *a) {
+    if (a->n_replaced == 0) {
+        pthread_cond_wait(&a->changed, &a->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += FREED_AFTER_MS * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    bool is_over = pthread_cond_timedwait(&a->changed, &a->lock, &until) == ETIMEDOUT;
+    if (is_over && a->state != ASKED) free_replaced(a);
+}
+
 static void *thread_main(void *context) {
     struct atsi_assigner *a = context;
     pthread_mutex_lock(&a->lock);
@@ -110,7 +130,7 @@ static void *thread_main(void *context) {
             a->state = DONE;
             pthread_cond_broadcast(&a->changed);
         } else {
-            pthread_cond_wait(&a->changed, &a->lock);
+            rest(a);
         }
     }
     pthread_mutex_unlock(&a->lock);
@@ -126,7 +146,11 @@ enum atsi_status atsi_assigner_create(struct atsi_executor *executor, struct ats
     a->dispatcher = dispatcher;
     a->beside = beside;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     int failure = beside ? pthread_create(&a->thread, NULL, thread_main, a) : 0;
     if (beside && !failure) atsi_executor_keep_off(executor, a->thread);
     if (failure) {
@@ -196,6 +220,7 @@ void atsi_assigner_discard(struct atsi_assigner *a, struct atsi_prepared_round *
     pthread_mutex_lock(&a->lock);
     bool has_room = a->n_replaced < REPLACED_MAX;
     if (has_room) a->replaced[a->n_replaced++] = prepared;
+    pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
-    if (!has_room) atsi_prepared_round_free(prepared); // nothing was asked for after that many were replaced
+    if (!has_room) atsi_prepared_round_free(prepared); // more in a while than decisions make
 }

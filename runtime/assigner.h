@@ -42,7 +42,7 @@ void atsi_assigner_ask(struct atsi_assigner *a, const struct atsi_assigner_job *
 bool atsi_assigner_is_busy(struct atsi_assigner *a);
 // Takes the result of the job that was asked for; with `wait` as soon as it is there, else only if it is. Returns whether it was taken.
 bool atsi_assigner_take(struct atsi_assigner *a, bool wait, struct atsi_assigner_result *out);
-// Frees what has been replaced, in the thread before its next job. NULL fine.
+// Frees what has been replaced, in the thread, a while later. NULL fine.
 void atsi_assigner_discard(struct atsi_assigner *a, struct atsi_prepared_round *prepared);
 
 #endif

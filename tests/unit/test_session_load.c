@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/session.h"
 #include "tests/support/check.h"
@@ -440,6 +441,7 @@ static void no_thread_of_a_round_allocates_or_waits_for_the_device(void **state)
     open_text(&t, &m, d, NULL, &rescheduling, &random);
     append(&t, N_PROMPT - 5);
     append(&t, 1);
+    usleep(500000); // the assignment of the prompt is freed a while after it was replaced
     start_counting();
     counting_everywhere = true;
     for (uint32_t i = 0; i < N_DECODE; i++) {
