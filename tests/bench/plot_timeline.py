@@ -43,7 +43,9 @@ def summarise(rows, phases, policies):
         *bases, other = policies
         for base in bases:
             if phase != phases[0] and rises[base] > 0.02 * before[base]:
-                print(f"{phase:18} the rise is {100 * (1 - rises[other] / rises[base]):.0f} % smaller with {other} than with {base}")
+                saved = 100 * (1 - rises[other] / rises[base])
+                word = "smaller" if saved >= 0 else "larger"
+                print(f"{phase:18} the rise is {abs(saved):.0f} % {word} with {other} than with {base}")
 
 
 def smooth(tokens):

@@ -3,6 +3,7 @@
 # nothing reacts to it (fixed), where the CPU's threads do and the assignment stays (static), and with the program as it is. Runs alternate.
 #   tests/bench/under_load.sh     PHASE_SECONDS=5 RUNS=2 SHAPE=qwen3-14b VRAM=6G POLICIES="fixed static load-aware"
 #                                 STATIC="options of the schedule that stays"
+#                                 CPU_LOAD="--cpu 60" CARD_LOAD="--gpu 60 --pcie 60" (without a card: "--memory 1")
 #                                 OUT: where the figures, under_load.svg and the decisions of each run go (default: B)
 # Goal: the rise at least 13 % smaller under CPU load and 38 % under card and link (the paper's Figure 13).
 # Settings that all scripts here share: tests/bench/common.sh.
@@ -56,6 +57,7 @@ for ((run = 0; run < ${RUNS:-2}; run++)); do
         once "$run" "$policy" $(options_of "$policy") || break 2
     done
 done
+[ -s "$csv" ] || { say "no run came to its end"; exit 1; }
 python3 "$here/plot_timeline.py" "$csv" "$out/under_load.svg" "${policies[@]}"
 status=$?
 for decisions in "$out"/decisions.*.csv; do
