@@ -31,7 +31,7 @@ count_tap() {
 why_broken() {
     local status=$1 n_run=$(($2 + $3 + $4)) planned=$5
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
-        echo "stopped after $timeout_s s"
+        echo "stopped after $timeout_s s (ATSI_TEST_TIMEOUT=SECONDS allows more)"
     elif [ "$status" -gt 128 ]; then
         echo "killed by signal $((status - 128))"
     elif [ "$n_run" -eq 0 ] && [ "$planned" -ne 0 ]; then

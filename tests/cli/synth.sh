@@ -87,15 +87,13 @@ check "Mistral Small has its parameters" mistral_small
 
 # A 70B model in no space, planned for a machine that is not here.
 full_size() {
-    local start=$SECONDS
     "$B/tools/synth_model" llama3.1-70b "$work/70b.gguf" --header-only || return 1
     [ "$(du -k "$work/70b.gguf" | cut -f 1)" -lt 16384 ] || { echo "the file takes space"; return 1; }
     (
         ulimit -d 1048576 # KiB of heap
+        ulimit -t 20      # seconds of processor time: a machine that others use, too, is no failure
         "$B/atsi-plan" "$work/70b.gguf" --no-weights --vram 22G --device plans/rtx4090-i7-11700.json -o "$work/70b.atsp" --quiet
-    ) || return 1
-    echo "$((SECONDS - start)) s"
-    [ $((SECONDS - start)) -lt 30 ]
+    )
 }
 if grep -qaE '__asan_init|__tsan_init' "$B/atsi-plan"; then
     skip "a 70B header planned without weights" "sanitizers reserve more than the limit"
