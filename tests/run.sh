@@ -87,7 +87,8 @@ run_suite() {
         *.sh) [ -f "$file" ] || continue ;;
         *) if [ ! -f "$file" ] || [ ! -x "$file" ]; then continue; fi ;;
         esac
-        if wanted "$name" "$@"; then run_file "$file"; fi
+        # Scripts are asked for as they are printed, too: cli/plan.
+        if wanted "$(basename "$(dirname "$file")")/$name" "$@"; then run_file "$file"; fi
     done
 }
 
