@@ -1,5 +1,6 @@
 #include "runtime/report.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,7 +72,8 @@ static void report_use(FILE *f, const struct atsi_rescheduler *r, double token_u
     if (recent_us <= 0) recent_us = token_us;
     fprintf(f, "link     %.1f MiB a token, %.2f GB/s; ", figures.link_bytes / 0x1p20,
             figures.link_bytes / recent_us * 1e-3);
-    fprintf(f, "GPU busy %.1f %% of a round\n", 100 * figures.device_us / recent_us);
+    // Splits are smoothed over more rounds than the times of rounds are: of a card that never rests the ratio may be above 1.
+    fprintf(f, "GPU busy %.1f %% of a round\n", 100 * fmin(1, figures.device_us / recent_us));
 }
 
 static void report_uses(FILE *f, const struct atsi_tuner *tuner) {
