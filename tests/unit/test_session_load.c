@@ -390,72 +390,77 @@ static struct atsi_device_ops count_calls(struct atsi_device *d) {
     return ops;
 }
 
+// A text behind its prompt on a device whose calls are counted.
+struct counted_text {
+    struct test_model m;
+    struct text t;
+    struct atsi_device_ops ops;
+    uint64_t random;
+};
+
+static void open_counted_text(struct counted_text *c, struct atsi_device *d, uint64_t random,
+                              const struct atsi_rescheduler_params *rescheduling) {
+    c->random = random;
+    c->ops = count_calls(d);
+    d->ops = &c->ops;
+    test_model_build(&c->m);
+    invent_times(&c->m.plan, &c->random);
+    test_model_load(&c->m, d);
+    open_text(&c->t, &c->m, d, NULL, rescheduling, &c->random);
+    append(&c->t, N_PROMPT - 5);
+    append(&c->t, 1); // the first token waits for its assignment
+}
+
+static void close_counted_text(struct counted_text *c, struct atsi_device *d) {
+    close_text(&c->t);
+    test_model_unload(&c->m, d);
+    atsi_plan_free(&c->m.plan);
+}
+
 // Rounds in the middle of a text, some with their device work timed, while assignments change: the thread that decides may allocate,
 // the rounds may not.
 static void a_steady_round_allocates_nothing_and_never_waits_for_the_device(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        struct test_model m;
-        struct text t;
+        struct counted_text c;
         struct atsi_device *d = test_open_sim(0);
-        uint64_t random = seed * 2654435761u + 7;
-        struct atsi_device_ops ops = count_calls(d);
         struct atsi_rescheduler_params rescheduling = {.epsilon = 0.3, .tau = 1};
-        d->ops = &ops;
-        test_model_build(&m);
-        invent_times(&m.plan, &random);
-        test_model_load(&m, d);
-        open_text(&t, &m, d, NULL, &rescheduling, &random);
-        append(&t, N_PROMPT - 5);
-        append(&t, 1); // the first token waits for its assignment
+        open_counted_text(&c, d, seed * 2654435761u + 7, &rescheduling);
         start_counting();
         for (uint32_t i = 0; i < N_DECODE; i++) {
-            change_load(&t, &random);
+            change_load(&c.t, &c.random);
             n_times_read = n_stream_syncs = 0;
             counting = true;
-            append(&t, 1);
+            append(&c.t, 1);
             counting = false;
             assert_true(n_stream_syncs <= (n_times_read > 0)); // for the last event, before the times are read
         }
         if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
         assert_int_equal(n_forbidden, 0);
-        close_text(&t);
-        test_model_unload(&m, d);
-        atsi_plan_free(&m.plan);
+        close_counted_text(&c, d);
     }
 }
 
 // Nor does any other thread that a round is made of: the one that launches, and the pool's. Nothing is decided meanwhile.
 static void no_thread_of_a_round_allocates_or_waits_for_the_device(void **state) {
     (void)state;
-    struct test_model m;
-    struct text t;
+    struct counted_text c;
     struct atsi_device *d = test_open_sim(0);
-    uint64_t random = 3;
-    struct atsi_device_ops ops = count_calls(d);
     struct atsi_rescheduler_params rescheduling = {.never = true};
-    d->ops = &ops;
-    test_model_build(&m);
-    invent_times(&m.plan, &random);
-    test_model_load(&m, d);
-    open_text(&t, &m, d, NULL, &rescheduling, &random);
-    append(&t, N_PROMPT - 5);
-    append(&t, 1);
+    open_counted_text(&c, d, 3, &rescheduling);
     usleep(500000); // the assignment of the prompt is freed a while after it was replaced
     start_counting();
     counting_everywhere = true;
     for (uint32_t i = 0; i < N_DECODE; i++) {
         n_times_read = n_stream_syncs = 0;
-        append(&t, 1);
+        append(&c.t, 1);
         assert_true(n_stream_syncs <= (n_times_read > 0));
     }
     counting_everywhere = false;
     assert_true(n_launches > 0); // by a thread of their own, or nothing was tested
     if (COUNTS_ALLOCATIONS) assert_int_equal(n_allocations, 0);
     assert_int_equal(n_forbidden, 0);
-    close_text(&t);
-    test_model_unload(&m, d);
-    atsi_plan_free(&m.plan);
+    close_counted_text(&c, d);
 }
 
 // Experts change places ahead of every token.
