@@ -7,68 +7,84 @@ namespace {
 
 // ---- joining a divided context ----------------------------------------------------------------------------------------------
 
-constexpr int JOIN_THREADS = 256, JOIN_PARTS = 4; // a quarter of the splits each
+constexpr int JOIN_PARTS = 4; // a quarter of the splits each
 
-// x: head, y: token. Threads take four elements each of a quarter of the splits. Quantises its result where asked: the output
-// projection reads it next.
-__global__ void __launch_bounds__(JOIN_THREADS) join_kernel(attention_args a, acts_out acts) {
-    begin_kernel();
-    __shared__ float weight[SPLITS_CAP], total;
-    __shared__ int n_used; // splits up to the last that saw a key
-    __shared__ float4 sums[JOIN_PARTS][JOIN_THREADS / JOIN_PARTS];
-    int head = blockIdx.x, n_heads = gridDim.x, record = a.v_dim + 2;
-    const float *partial = a.partial + ((uint64_t)blockIdx.y * n_heads + head) * a.n_splits * record;
-    if (threadIdx.x < WARP) {
-        float largest = -INFINITY, sum = 0.0f;
-        for (int s = threadIdx.x; s < a.n_splits; s += WARP)
-            largest = fmaxf(largest, partial[(uint64_t)s * record + a.v_dim]);
-        largest = lanes_max(largest);
-        float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
-        largest = fmaxf(largest, sink);
-        for (int s = threadIdx.x; s < a.n_splits; s += WARP) {
-            weight[s] = exp2f(partial[(uint64_t)s * record + a.v_dim] - largest);
-            sum += weight[s] * partial[(uint64_t)s * record + a.v_dim + 1];
-        }
-        sum = lanes_sum(sum);
-        float used = 0.0f;
-        for (int s = threadIdx.x; s < a.n_splits; s += WARP)
-            if (partial[(uint64_t)s * record + a.v_dim + 1] != 0.0f) used = (float)(s + 1);
-        used = lanes_max(used);
-        if (threadIdx.x == 0) {
-            total = sum + exp2f(sink - largest);
-            n_used = (int)used;
-        }
-    }
-    __syncthreads();
-    int part = threadIdx.x / (JOIN_THREADS / JOIN_PARTS), lane = threadIdx.x % (JOIN_THREADS / JOIN_PARTS);
-    for (int first = 0; first < a.v_dim; first += JOIN_THREADS / JOIN_PARTS * 4) {
-        int d = first + 4 * lane;
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (d < a.v_dim) {
-#pragma unroll 4
-            for (int s = part; s < n_used; s += JOIN_PARTS) {
-                const float2 *p = (const float2 *)(partial + (uint64_t)s * record + d); // records are of even length
-                float2 low = p[0], high = p[1];
-                float w = weight[s];
-                v = make_float4(v.x + w * low.x, v.y + w * low.y, v.z + w * high.x, v.w + w * high.y);
-            }
-        }
-        sums[part][lane] = v;
-        __syncthreads();
-        if (part == 0) {
+// A thread has two elements of a quarter of the splits.
+constexpr int join_threads(int dim) { return JOIN_PARTS * dim / 2; }
+
+// x: head, y: token. All loads of a thread are under way at once: none waits for the weights that others of them make, and every warp makes
+// these for itself. Quantises its result where asked: the output projection reads it next.
+// Its predecessor is split_kernel, which starts when all before heads_kernel is complete: the position may be read before the wait.
+template <int D> __global__ void __launch_bounds__(join_threads(D)) join_kernel(attention_args a, acts_out acts) {
+    start_successor();
+    constexpr int PER_LANE = SPLITS_CAP / WARP, PER_PART = SPLITS_CAP / JOIN_PARTS;
+    __shared__ __align__(16) float sums[JOIN_PARTS][D];
+    int lane = threadIdx.x % WARP, head = blockIdx.x, token = blockIdx.y, row = token * a.group + head % a.group;
+    int part = threadIdx.x / (D / 2), d = threadIdx.x % (D / 2) * 2;
+    int n_used = divide_context<D>(a, __ldcg(&a.round->first_pos), row / SPLIT_ROWS * SPLIT_ROWS).n_used;
+    int n_of_part = (n_used - part + JOIN_PARTS - 1) / JOIN_PARTS;
+    float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
+    partial_results<D> from(a, token, head);
+    const float *of_part = from.sums + part * D + d;
+    const float2 *of_lane = from.records + lane;
+    wait_for_predecessor();
+    float2 record[PER_LANE], v[PER_PART]; // of splits lane, lane + 32, ..., and of part, part + 4, ...
 #pragma unroll
-            for (int i = 1; i < JOIN_PARTS; i++) {
-                float4 u = sums[i][lane];
-                v = make_float4(v.x + u.x, v.y + u.y, v.z + u.z, v.w + u.w);
-            }
-            v = make_float4(v.x / total, v.y / total, v.z / total, v.w / total);
-            uint64_t row = blockIdx.y, width = (uint64_t)n_heads * a.v_dim, at = (uint64_t)head * a.v_dim + d;
-            bool there = d < a.v_dim;
-            if (there) store4(a.out + row * a.out_stride + at, v, 4, false);
-            if (acts.q) quantise4(v, acts.q + row * width + at, acts.meta + row * (width / 32) + at / 32, there);
-        }
-        __syncthreads();
+    for (int k = 0; k < PER_LANE; k++)
+        record[k] = lane + k * WARP < n_used ? of_lane[k * WARP] : make_float2(-INFINITY, 0.0f);
+#pragma unroll
+    for (int k = 0; k < PER_PART; k++)
+        if (k < n_of_part) v[k] = *(const float2 *)(of_part + k * JOIN_PARTS * D);
+    float largest = -INFINITY, weight[PER_LANE], total = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) largest = fmaxf(largest, record[k].x);
+    largest = fmaxf(lanes_max(largest), sink);
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++) {
+        weight[k] = exp2f(record[k].x - largest);
+        total += weight[k] * record[k].y;
     }
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int k = 0; k < PER_PART; k++) {
+        float w = __shfl_sync(ALL_LANES, weight[k * JOIN_PARTS / WARP], k * JOIN_PARTS % WARP + part);
+        if (k < n_of_part) sum = make_float2(sum.x + w * v[k].x, sum.y + w * v[k].y);
+    }
+    total = lanes_sum(total) + exp2f(sink - largest);
+    *(float2 *)&sums[part][d] = sum;
+    __syncthreads();
+    if (threadIdx.x / WARP * (4 * WARP) >= D) return; // whole warps go on, for quantise4's exchanges
+    d = 4 * threadIdx.x;
+    bool there = d < D;
+    float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (there) {
+        y = *(const float4 *)&sums[0][d];
+#pragma unroll
+        for (int i = 1; i < JOIN_PARTS; i++) {
+            float4 u = *(const float4 *)&sums[i][d];
+            y = make_float4(y.x + u.x, y.y + u.y, y.z + u.z, y.w + u.w);
+        }
+        y = make_float4(y.x / total, y.y / total, y.z / total, y.w / total);
+    }
+    uint32_t width = gridDim.x * D, at = head * D + d;
+    if (there) store4(a.out + (uint64_t)token * a.out_stride + at, y, 4, false);
+    if (acts.q)
+        quantise4(y, acts.q + (uint64_t)token * width + at, acts.meta + (uint64_t)token * (width / 32) + at / 32,
+                  there);
+}
+
+typedef void join_function(attention_args a, acts_out acts);
+
+// Of the sizes that have tensor-core kernels; NULL of others.
+join_function *join_of(int dim) {
+    switch (dim) {
+    case 64: return join_kernel<64>;
+    case 80: return join_kernel<80>;
+    case 96: return join_kernel<96>;
+    case 128: return join_kernel<128>;
+    case 256: return join_kernel<256>;
+    }
+    return NULL;
 }
 
 // ---- any head size ----------------------------------------------------------------------------------------------------------
@@ -159,7 +175,8 @@ enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *
 
 // Enough blocks for three a multiprocessor, none with less than 64 keys when the cache is full.
 int choose_splits(const struct cuda_device *d, const attention_args &a) {
-    int n_tiles = (int)ceil_div(a.n_tokens * a.group, 16), wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
+    int n_tiles = (int)ceil_div(a.n_tokens * a.group, SPLIT_ROWS),
+        wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
     int useful = (int)ceil_div(a.capacity, 64);
     int n = wanted < useful ? wanted : useful;
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
@@ -169,7 +186,8 @@ void attend_divided(struct launch_ctx *x, attention_args &a, enum atsi_dtype kv_
     a.n_splits = choose_splits(x->device, a);
     a.partial = (float *)(x->device->scratch.base + x->device->scratch.attention_offset);
     attention_split_mma(&a, kv_type, x->stream);
-    launch_overlapping(join_kernel, dim3(a.n_kv_heads * a.group, a.n_tokens), JOIN_THREADS, 0, x->stream, a, acts);
+    launch_overlapping(join_of(a.v_dim), dim3(a.n_kv_heads * a.group, a.n_tokens), join_threads(a.v_dim), 0, x->stream,
+                       a, acts);
 }
 
 // Bytes of the partial results that attend_divided needs at most for these heads.
@@ -182,13 +200,15 @@ uint64_t partial_bytes(uint32_t n_kv_heads, uint32_t group, uint32_t v_dim, uint
 
 cudaError_t load_attention(const struct cuda_device *d, const struct atsi_program *p) {
     static const void *const KERNELS[] = {(const void *)plain_kernel<ATSI_F32>, (const void *)plain_kernel<ATSI_F16>,
-                                          (const void *)plain_kernel<ATSI_Q8_0>, (const void *)join_kernel};
+                                          (const void *)plain_kernel<ATSI_Q8_0>};
     cudaError_t status = load_kernels(KERNELS);
     for (uint32_t i = 0; i < p->n_states && status == cudaSuccess; i++) {
         if (p->states[i].kind != ATSI_STATE_KV) continue;
-        status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_F16, d->max_shared_bytes);
-        if (status == cudaSuccess)
-            status = attention_mma_prepare((int)p->states[i].v_dim, ATSI_Q8_0, d->max_shared_bytes);
+        int dim = (int)p->states[i].v_dim;
+        const void *const JOIN[] = {(const void *)join_of(dim)};
+        if (JOIN[0]) status = load_kernels(JOIN);
+        if (status == cudaSuccess) status = attention_mma_prepare(dim, ATSI_F16, d->max_shared_bytes);
+        if (status == cudaSuccess) status = attention_mma_prepare(dim, ATSI_Q8_0, d->max_shared_bytes);
     }
     return status;
 }

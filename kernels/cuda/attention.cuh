@@ -12,6 +12,41 @@ __device__ inline int first_seen(const attention_args &a, int pos) {
     return a.window > 0 ? max(0, pos - a.window + 1) : 0;
 }
 
+// Warps of a split's block: what shared memory of 64 KiB holds.
+template <int D> constexpr int SPLIT_WARPS = D > 128 ? 2 : 4;
+constexpr int SPLIT_ROWS = 16; // of a block
+constexpr int SPLIT_KEYS = 16; // a warp's step
+
+// How the keys `begin` to `last` that a tile of SPLIT_ROWS rows sees are divided: `per_split` for each of the first `n_used` splits (fewer
+// for the last of them), none for the others.
+struct division {
+    int begin, last, per_split, n_used;
+};
+// first_pos: the round's. Rows from `first_row` on, in the order of attention.h.
+template <int D> __device__ inline division divide_context(const attention_args &a, int first_pos, int first_row) {
+    int n_rows = a.n_tokens * a.group;
+    division d;
+    d.begin = first_seen(a, first_pos + first_row / a.group);
+    d.last = first_pos + (min(first_row + SPLIT_ROWS, n_rows) - 1) / a.group;
+    int n_keys = d.last - d.begin + 1, least = SPLIT_KEYS * SPLIT_WARPS<D>; // fewer keys are not worth a block
+    d.per_split = max((n_keys + a.n_splits - 1) / a.n_splits, least);
+    d.per_split = (d.per_split + SPLIT_KEYS - 1) / SPLIT_KEYS * SPLIT_KEYS;
+    d.n_used = (n_keys + d.per_split - 1) / d.per_split;
+    return d;
+}
+
+// What the used splits of a row leave to be joined. Sums and records of all rows stand in arrays of their own: a row's records are few
+// lines, and sums start on 16 bytes.
+template <int D> struct partial_results {
+    float *sums;     // [split][D] of weight * value
+    float2 *records; // [split]: the largest logit (base 2), -infinity where the row saw no key, and the sum of weights
+    __device__ partial_results(const attention_args &a, uint32_t token, uint32_t head) {
+        uint32_t n_heads = a.n_kv_heads * a.group, first = (token * n_heads + head) * a.n_splits;
+        sums = a.partial + first * D;
+        records = (float2 *)(a.partial + a.n_tokens * n_heads * a.n_splits * D) + first;
+    }
+};
+
 __device__ inline const uint8_t *cached(const uint8_t *cache, uint32_t row_bytes, const attention_args &a, int pos,
                                         int kv_head) {
     return cache + ((uint64_t)((uint32_t)pos % a.capacity) * a.n_kv_heads + kv_head) * row_bytes;

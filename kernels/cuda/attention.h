@@ -12,7 +12,7 @@ struct attention_args {
     float *out;
     const float *sinks; // [n_heads] or NULL
     uint8_t *k_cache, *v_cache;
-    float *partial; // divided attention: [token][head][split] records of partial_floats(v_dim)
+    float *partial; // divided attention: what the splits leave (attention.cuh)
     const struct atsi_round *round;
     uint32_t q_stride, out_stride;
     uint32_t k_row_bytes, v_row_bytes; // of one head at one position
@@ -22,7 +22,7 @@ struct attention_args {
     float scale;          // of the logits; for exp2 it already holds the factor 1 / ln 2
 };
 
-// A split's result for one row: v_dim sums of weight * value, then the largest logit (base 2) and the sum of weights.
+// Floats of what a split leaves of one row: v_dim sums and a record.
 static inline int partial_floats(int v_dim) { return v_dim + 2; }
 constexpr int SPLITS_CAP = 64;
 constexpr int SPLIT_ROWS_CAP = 64; // rows of a key head up to which the context is divided among blocks

@@ -103,10 +103,6 @@ __device__ inline void weights_as_a(uint32_t p[4], const float s[2][4]) {
 
 // ---- few rows: the context is divided --------------------------------------------------------------------------------------
 
-// Warps of a block: what shared memory of 64 KiB holds.
-template <int D> constexpr int SPLIT_WARPS = D > 128 ? 2 : 4;
-constexpr int SPLIT_KEYS = 16; // a warp's step
-
 // A step's keys and values. Padding spreads rows over the banks, for 8-byte loads of keys and ldmatrix on values.
 template <int D, enum atsi_dtype KV> struct split_stage {
     __half k[SPLIT_KEYS][D + 16],
@@ -157,6 +153,26 @@ template <int D, bool NATURAL> __device__ inline void merge_rows(row_state<D> &r
 #pragma unroll
                 for (int i = 0; i < 2; i++)
                     r.o[j][h][2 * row + i] = r.o[j][h][2 * row + i] * mine + p[element_of<NATURAL>(j, h, i, t)] * other;
+    }
+}
+
+// Leaves a block's rows to be joined.
+template <int D, bool NATURAL>
+__device__ inline void leave_rows(const row_state<D> &r, const attention_args &a, int kv_head, int first_row,
+                                  int n_rows, int g, int t) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        int at = first_row + g + 8 * row;
+        if (at >= n_rows) continue;
+        partial_results<D> p(a, at / a.group, kv_head * a.group + at % a.group);
+        float *sums = p.sums + blockIdx.y * D;
+        if (t == 0) p.records[blockIdx.y] = make_float2(r.largest[row], r.sum[row]);
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(sums + element_of<NATURAL>(j, h, 0, t)) =
+                    make_float2(r.o[j][h][2 * row], r.o[j][h][2 * row + 1]);
     }
 }
 
@@ -265,28 +281,14 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     constexpr bool NATURAL = KV == ATSI_F16; // order of elements: element_of
     extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    int kv_head = blockIdx.x, first_row = blockIdx.z * 16, n_rows = a.n_tokens * a.group;
+    int kv_head = blockIdx.x, first_row = blockIdx.z * SPLIT_ROWS, n_rows = a.n_tokens * a.group;
     int first_pos = __ldcg(&a.round->first_pos);
-    int begin = first_seen(a, first_pos + first_row / a.group);
-    int last = first_pos + (min(first_row + 16, n_rows) - 1) / a.group;
     constexpr int STRIDE = SPLIT_KEYS * WARPS;
-    int per_split = max((last + a.n_splits - begin) / a.n_splits, STRIDE); // fewer keys are not worth a block
-    per_split = (per_split + SPLIT_KEYS - 1) / SPLIT_KEYS * SPLIT_KEYS;
-    begin += blockIdx.y * per_split;
-    last = min(last, begin + per_split - 1);
-    auto record_of = [&](int row) {
-        uint64_t head = ((uint64_t)(row / a.group) * a.n_kv_heads + kv_head) * a.group + row % a.group;
-        return a.partial + (head * a.n_splits + blockIdx.y) * (D + 2);
-    };
+    division context = divide_context<D>(a, first_pos, first_row);
+    int begin = context.begin + blockIdx.y * context.per_split;
+    int last = min(context.last, begin + context.per_split - 1);
     if (begin > last || last >= first_pos) wait_for_predecessor();
-    if (begin > last) {
-        int row = first_row + (int)threadIdx.x;
-        if (threadIdx.x < 16 && row < n_rows) {
-            record_of(row)[D] = -INFINITY;
-            record_of(row)[D + 1] = 0.0f;
-        }
-        return;
-    }
+    if (begin > last) return;
 
     int key = begin + SPLIT_KEYS * warp, next = key, stage = 0;
     split_stage<D, KV> *ring = (split_stage<D, KV> *)dynamic + warp * n_stages;
@@ -320,13 +322,7 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
         if (warp < half) merge_rows<D, NATURAL>(r, shared + warp * RECORD, g, t);
         __syncthreads();
     }
-    if (warp == 0) put_rows<D, NATURAL>(r, shared, g, t);
-    __syncthreads();
-    for (int i = threadIdx.x; i < RECORD; i += WARPS * WARP) {
-        int row = first_row + i / (D + 2);
-        if (row >= n_rows) break;
-        record_of(row)[i % (D + 2)] = shared[i];
-    }
+    if (warp == 0) leave_rows<D, NATURAL>(r, a, kv_head, first_row, n_rows, g, t);
 }
 
 template <int D, enum atsi_dtype KV> static inline size_t split_shared_bytes(int n_stages) {
@@ -450,7 +446,7 @@ __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_a
 }
 
 template <int D, enum atsi_dtype KV> void launch_split(const attention_args &a, struct launch_stream stream) {
-    dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, 16));
+    dim3 grid(a.n_kv_heads, a.n_splits, ceil_div(a.n_tokens * a.group, SPLIT_ROWS));
     int n_stages = split_stages<D, KV>(a.max_shared_bytes);
     launch_overlapping(split_kernel<D, KV>, grid, SPLIT_WARPS<D> * WARP, split_shared_bytes<D, KV>(n_stages), stream, a,
                        n_stages);
