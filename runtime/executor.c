@@ -94,7 +94,7 @@ static enum atsi_status create_marks(struct atsi_executor *x, struct atsi_error 
                                    .gpu = (int32_t *)((char *)host + APART_BYTES),
                                    .cpu_dev = dev,
                                    .gpu_dev = (char *)dev + APART_BYTES};
-    return info.launches_block || x->no_overlap ? ATSI_OK : atsi_launcher_create(x->stream, &x->launcher, err);
+    return info.launches_block || x->no_overlap ? ATSI_OK : atsi_launcher_create(x->stream, x->pool, &x->launcher, err);
 }
 
 static enum atsi_status create_transfers(struct atsi_executor *x, struct atsi_error *err) {

@@ -102,8 +102,8 @@ enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi
                                       struct atsi_error *err);
 
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
-// are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, valid only
-// during the call.
+// are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, which stand until the next
+// group or round, or until the states are reset.
 typedef void atsi_on_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs);
 struct atsi_round_request {
     const int32_t *token_ids;

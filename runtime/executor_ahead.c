@@ -164,12 +164,20 @@ static enum atsi_status await(struct atsi_executor *x, uint32_t offset, struct a
     return atsi_launcher_await(x->launcher, x->marks.gpu, value, err);
 }
 
+// Behind the CPU's last action, while the device ends the round: what is left until the next one is launched is mostly a token's choice.
+static uint32_t cpu_end(const struct atsi_script *s) {
+    uint32_t end = s->n_actions;
+    while (end > 0 && s->actions[end - 1].kind != ATSI_ACTION_CPU) end--;
+    return end;
+}
+
 static enum atsi_status run_host(struct atsi_executor *x, struct atsi_error *err) {
     const struct atsi_script *s = &x->now->script;
-    uint32_t recorded = 0;
+    uint32_t recorded = 0, expects_at = cpu_end(s);
     for (uint32_t i = 0; i < s->n_actions; i++) {
         enum atsi_action_kind kind = s->actions[i].kind;
         if (kind == ATSI_ACTION_RECORD) recorded = i + 1;
+        if (i == expects_at) atsi_launcher_expect(x->launcher);
         if (kind != ATSI_ACTION_CPU && kind != ATSI_ACTION_WAIT) continue;
         double started_us = atsi_clock_us();
         if (kind == ATSI_ACTION_WAIT) {

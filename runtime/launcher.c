@@ -6,12 +6,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/cpu/gate.h"
+
 struct atsi_launcher {
     struct atsi_stream *stream;
     pthread_t thread;
+    struct atsi_gate news; // for the thread: opened when one of the fields below has been set for it
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t done; // the thread is at work no more
     // Guarded by lock.
+    bool expected;                    // a round is soon to be launched
     const struct atsi_launch *round;  // to be launched, NULL: none
     struct atsi_transfers *transfers; // that it waits for
     bool look;                        // the stream is to be asked how it is
@@ -48,6 +52,17 @@ static void look(struct atsi_launcher *l) {
     pthread_mutex_unlock(&l->lock);
 }
 
+static const struct atsi_patience LONG_WAIT = {0, 0}, SHORT_WAIT = {2000, 2000};
+
+static void wait_for_news(struct atsi_launcher *l) { // with the lock held
+    const struct atsi_patience *patience = l->expected ? &SHORT_WAIT : &LONG_WAIT;
+    uint32_t known = atomic_load(&l->news.value);
+    l->expected = false;
+    pthread_mutex_unlock(&l->lock);
+    atsi_gate_wait(&l->news, known, patience);
+    pthread_mutex_lock(&l->lock);
+}
+
 static void *launcher_main(void *context) {
     struct atsi_launcher *l = context;
     pthread_mutex_lock(&l->lock);
@@ -55,7 +70,7 @@ static void *launcher_main(void *context) {
         const struct atsi_launch *round = l->round;
         bool looks = l->look;
         if (!round && !looks) {
-            pthread_cond_wait(&l->changed, &l->lock);
+            wait_for_news(l);
             continue;
         }
         pthread_mutex_unlock(&l->lock);
@@ -69,30 +84,32 @@ static void *launcher_main(void *context) {
         else
             l->look = false;
         l->busy = l->round || l->look;
-        pthread_cond_broadcast(&l->changed);
+        pthread_cond_broadcast(&l->done);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
 static void destroy(struct atsi_launcher *l) {
-    pthread_cond_destroy(&l->changed);
+    pthread_cond_destroy(&l->done);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
 
-enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err) {
+enum atsi_status atsi_launcher_create(struct atsi_stream *stream, const struct atsi_pool *pool,
+                                      struct atsi_launcher **out, struct atsi_error *err) {
     struct atsi_launcher *l = calloc(1, sizeof *l);
     *out = NULL;
     if (!l) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the launcher");
     l->stream = stream;
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    pthread_cond_init(&l->done, NULL);
     int failure = pthread_create(&l->thread, NULL, launcher_main, l);
     if (failure) {
         destroy(l);
         return atsi_fail(err, ATSI_FAILED, "cannot start the launcher's thread: %s", strerror(failure));
     }
+    if (pool) atsi_pool_keep_off(pool, l->thread);
     *out = l;
     return ATSI_OK;
 }
@@ -101,8 +118,8 @@ void atsi_launcher_free(struct atsi_launcher *l) {
     if (!l) return;
     pthread_mutex_lock(&l->lock);
     l->stop = true;
-    pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
+    atsi_gate_open(&l->news);
     pthread_join(l->thread, NULL);
     destroy(l);
 }
@@ -114,8 +131,15 @@ static void ask(struct atsi_launcher *l, const struct atsi_launch *round) {
     else
         l->look = true;
     l->busy = true;
-    pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
+    atsi_gate_open(&l->news);
+}
+
+void atsi_launcher_expect(struct atsi_launcher *l) {
+    pthread_mutex_lock(&l->lock);
+    l->expected = true;
+    pthread_mutex_unlock(&l->lock);
+    atsi_gate_open(&l->news);
 }
 
 void atsi_launcher_start(struct atsi_launcher *l, const struct atsi_launch *round, struct atsi_transfers *transfers) {
@@ -126,7 +150,7 @@ void atsi_launcher_start(struct atsi_launcher *l, const struct atsi_launch *roun
 
 enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err) {
     pthread_mutex_lock(&l->lock);
-    while (l->busy) pthread_cond_wait(&l->changed, &l->lock);
+    while (l->busy) pthread_cond_wait(&l->done, &l->lock);
     struct atsi_error outcome = l->outcome;
     pthread_mutex_unlock(&l->lock);
     return outcome.status == ATSI_OK ? ATSI_OK : atsi_fail(err, outcome.status, "%s", outcome.text);

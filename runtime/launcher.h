@@ -7,6 +7,7 @@
 #ifndef ATSI_RUNTIME_LAUNCHER_H
 #define ATSI_RUNTIME_LAUNCHER_H
 
+#include "kernels/cpu/pool.h"
 #include "runtime/transfers.h"
 
 struct atsi_launcher;
@@ -22,12 +23,16 @@ struct atsi_launch {
     uint32_t n_pieces;
 };
 
-// For `stream` (borrowed). While a launch is under way nobody else may use the stream.
-enum atsi_status atsi_launcher_create(struct atsi_stream *stream, struct atsi_launcher **out, struct atsi_error *err);
+// For `stream` (borrowed). While a launch is under way nobody else may use the stream. The thread keeps off the core that `pool` leaves for
+// the one that calls it (NULL: off none).
+enum atsi_status atsi_launcher_create(struct atsi_stream *stream, const struct atsi_pool *pool,
+                                      struct atsi_launcher **out, struct atsi_error *err);
 void atsi_launcher_free(struct atsi_launcher *l); // NULL fine
 
 // Starts the launch of a round (borrowed) and of the transfers that it waits for (NULL: none); atsi_launcher_finish must follow.
 void atsi_launcher_start(struct atsi_launcher *l, const struct atsi_launch *round, struct atsi_transfers *transfers);
+// A round is soon to be started: the thread wakes up and stays awake for a millisecond or two. Waking it then would cost some 50 us.
+void atsi_launcher_expect(struct atsi_launcher *l);
 // Waits until everything is launched, not for its work, and tells how it went.
 enum atsi_status atsi_launcher_finish(struct atsi_launcher *l, struct atsi_error *err);
 

@@ -3,11 +3,16 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "kernels/cpu/vec.h"
 
 struct candidate {
     float logit; // after the penalty
     int32_t id;
+};
+
+enum {
+    BLOCK = 256 // logits looked at together
 };
 
 enum flag {
@@ -18,11 +23,14 @@ enum flag {
 struct atsi_sampler {
     struct atsi_sampler_params params;
     uint32_t n_vocab;
-    uint8_t *flags;                      // [n_vocab] of enum flag; 0 for almost every token
-    struct candidate *candidates;        // [n_vocab]
-    float *weights;                      // [n_vocab]
-    int32_t recent[ATSI_PENALTY_WINDOW]; // ring of the last tokens
-    uint32_t n_recent;                   // ever accepted
+    uint8_t *flags;               // [n_vocab] of enum flag; 0 for almost every token
+    struct candidate *candidates; // [n_vocab]
+    const struct atsi_vec_kernels *vec;
+    uint32_t n_blocks;
+    struct candidate *blocks, *best_blocks; // [n_blocks] a block's largest logit and its number
+    float *weights;                         // [n_vocab]
+    int32_t recent[ATSI_PENALTY_WINDOW];    // ring of the last tokens
+    uint32_t n_recent;                      // ever accepted
     uint64_t random[2];
 };
 
@@ -62,8 +70,12 @@ enum atsi_status atsi_sampler_create(const struct atsi_sampler_params *params, u
         s->flags = calloc(n_vocab, sizeof *s->flags);
         s->candidates = calloc(n_vocab, sizeof *s->candidates);
         s->weights = calloc(n_vocab, sizeof *s->weights);
+        s->vec = atsi_vec_kernels(atsi_isa_best());
+        s->n_blocks = (n_vocab + BLOCK - 1) / BLOCK;
+        s->blocks = calloc(s->n_blocks, sizeof *s->blocks);
+        s->best_blocks = calloc(s->n_blocks, sizeof *s->best_blocks);
     }
-    if (!s || !s->flags || !s->candidates || !s->weights) {
+    if (!s || !s->flags || !s->candidates || !s->weights || !s->blocks || !s->best_blocks) {
         atsi_sampler_free(s);
         return atsi_fail(err, ATSI_FAILED, "out of memory while creating the sampler");
     }
@@ -81,6 +93,8 @@ void atsi_sampler_free(struct atsi_sampler *s) {
     free(s->flags);
     free(s->candidates);
     free(s->weights);
+    free(s->blocks);
+    free(s->best_blocks);
     free(s);
 }
 
@@ -108,44 +122,8 @@ static void sift_down(struct candidate *heap, uint32_t n, uint32_t i) { // the w
 }
 
 // ---- the best k of a vocabulary -----------------------------------------------------------------------------------
-// Every token looks at every logit, so this is a pass over whole blocks in integers, which compilers turn into vector instructions; a
-// block is only looked into where it may hold one of the best.
-
-enum {
-    BLOCK = 256
-};
-
-// Floats in their order as integers; both zeros are one.
-static inline int32_t key_of(float x) {
-    int32_t bits;
-    x += 0.0f;
-    memcpy(&bits, &x, sizeof bits);
-    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
-}
-
-struct extent {
-    int32_t lowest, highest;
-}; // keys
-
-static struct extent extent_of_block(const float *logits) {
-    int32_t lowest = INT32_MAX, highest = INT32_MIN;
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t key = key_of(logits[i]);
-        lowest = key < lowest ? key : lowest;
-        highest = key > highest ? key : highest;
-    }
-    return (struct extent){lowest, highest};
-}
-
-static struct extent extent_of_rest(const float *logits, uint32_t n) {
-    struct extent e = {INT32_MAX, INT32_MIN};
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t key = key_of(logits[i]);
-        if (key < e.lowest) e.lowest = key;
-        if (key > e.highest) e.highest = key;
-    }
-    return e;
-}
+// Every token looks at every logit, so that pass is a vector kernel's, which finds the largest logit of each block. Then the k blocks
+// whose largest logits are the largest are looked into, and of the others those that may still hold one of the k best.
 
 // The best so far: in order of arrival until there are k, then a heap with the worst on top.
 struct best {
@@ -163,13 +141,32 @@ static void offer(struct best *b, struct candidate c) {
     }
 }
 
-static bool may_hold_better(const struct best *b, const struct extent *e) {
-    return b->n < b->k || e->highest >= key_of(b->c[0].logit);
+// The largest logit of every block, and the number of the block. False when a logit is NaN or infinite upwards.
+static bool find_largest(struct atsi_sampler *s, const float *logits) {
+    bool sound = true;
+    for (uint32_t i = 0; i < s->n_blocks; i++) {
+        uint32_t first = i * BLOCK, n = s->n_vocab - first < BLOCK ? s->n_vocab - first : BLOCK;
+        s->blocks[i] = (struct candidate){s->vec->largest(logits + first, n), (int32_t)i};
+        sound = sound && !isnan(s->blocks[i].logit);
+    }
+    return sound;
 }
 
-static void offer_block(struct best *b, const struct atsi_sampler *s, const float *logits, uint32_t first, uint32_t n) {
-    for (uint32_t i = first; i < first + n; i++)
+static void offer_block(struct best *b, const struct atsi_sampler *s, const float *logits, int32_t block) {
+    uint32_t first = (uint32_t)block * BLOCK, end = first + BLOCK < s->n_vocab ? first + BLOCK : s->n_vocab;
+    for (uint32_t i = first; i < end; i++)
         if (!s->flags[i]) offer(b, (struct candidate){logits[i], (int32_t)i});
+}
+
+// A block's largest logit may be one that is left out, so it only says what the block cannot hold.
+static void offer_blocks(struct best *b, struct atsi_sampler *s, const float *logits) {
+    struct best blocks = {s->best_blocks, 0, b->k < s->n_blocks ? b->k : s->n_blocks};
+    for (uint32_t i = 0; i < s->n_blocks; i++) offer(&blocks, s->blocks[i]);
+    struct candidate worst = blocks.c[0];
+    for (uint32_t i = 0; i < blocks.n; i++) offer_block(b, s, logits, blocks.c[i].id);
+    for (uint32_t i = 0; blocks.n < s->n_blocks && i < s->n_blocks; i++)
+        if (ranks_before(&worst, &s->blocks[i]) && (b->n < b->k || s->blocks[i].logit >= b->c[0].logit))
+            offer_block(b, s, logits, s->blocks[i].id);
 }
 
 // Every recent token once: positive logits divided, negative multiplied. They are flagged before the pass over all tokens, which leaves them
@@ -196,20 +193,13 @@ static void offer_recent(struct best *b, struct atsi_sampler *s, const float *lo
 
 // The k best, sorted, at the front of the candidates. Returns their number, 0 when a logit is NaN or infinite upwards, or none is finite.
 static uint32_t collect_best(struct atsi_sampler *s, const float *logits, uint32_t k) {
-    int32_t recent[ATSI_PENALTY_WINDOW], lowest = INT32_MAX, highest = INT32_MIN;
-    uint32_t n_recent = flag_recent(s, recent);
+    int32_t recent[ATSI_PENALTY_WINDOW];
     struct best best = {s->candidates, 0, k};
-    for (uint32_t first = 0; first < s->n_vocab; first += BLOCK) {
-        uint32_t n = s->n_vocab - first < BLOCK ? s->n_vocab - first : BLOCK;
-        struct extent e = n == BLOCK ? extent_of_block(logits + first) : extent_of_rest(logits + first, n);
-        if (e.lowest < lowest) lowest = e.lowest;
-        if (e.highest > highest) highest = e.highest;
-        if (may_hold_better(&best, &e)) offer_block(&best, s, logits, first, n);
-    }
+    if (!find_largest(s, logits)) return 0;
+    uint32_t n_recent = flag_recent(s, recent);
+    offer_blocks(&best, s, logits);
     offer_recent(&best, s, logits, recent, n_recent);
-    // Numbers that are none lie beyond the infinities.
-    bool sound = lowest >= key_of(-INFINITY) && highest < key_of(INFINITY);
-    if (!sound || best.n == 0) return 0;
+    if (best.n == 0) return 0;
     qsort(best.c, best.n, sizeof *best.c, compare);
     return isfinite(best.c[0].logit) ? best.n : 0;
 }

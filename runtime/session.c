@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "formats/base/clock.h"
 
@@ -34,10 +33,8 @@ static enum atsi_status open_session(struct atsi_session *s, const struct atsi_s
                          l->n_ctx, p.n_ctx);
     p.n_ctx = s->n_ctx = p.n_ctx ? p.n_ctx : l->n_ctx;
     s->n_token_ids = count_token_ids(&p.plan->program);
-    s->last_logits = calloc(p.plan->program.n_vocab, sizeof *s->last_logits);
     s->output_rows = calloc(s->chunk, sizeof *s->output_rows);
-    if (!s->last_logits || !s->output_rows)
-        return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
+    if (!s->output_rows) return atsi_fail(err, ATSI_FAILED, "out of memory while creating the session");
     ATSI_TRY(atsi_executor_create(&p, &s->executor, err));
     ATSI_TRY(open_exchange(s, &params->exchange, p.trace, err));
     return atsi_rescheduler_open(&s->rescheduler, s->executor, s->dispatcher, p.trace, &params->rescheduling, err);
@@ -97,12 +94,11 @@ void atsi_session_free(struct atsi_session *s) {
     atsi_exchange_free(s->exchange);
     atsi_executor_free(s->executor);
     atsi_dispatcher_free(s->dispatcher);
-    free(s->last_logits);
     free(s->output_rows);
     free(s);
 }
 
-// Takes a round's logits: hands them on and keeps the newest row.
+// Takes a round's logits: hands them on and remembers where the newest row stands.
 struct logits_sink {
     struct atsi_session *session;
     atsi_on_logits *on_logits;
@@ -114,7 +110,7 @@ static void take_logits(void *context, const float *logits, uint32_t first_outpu
     struct logits_sink *sink = context;
     size_t n_vocab = sink->session->plan->program.n_vocab;
     if (sink->on_logits) sink->on_logits(sink->context, logits, sink->first + first_output, n_outputs);
-    memcpy(sink->session->last_logits, logits + (n_outputs - 1) * n_vocab, n_vocab * sizeof *logits);
+    sink->session->last_logits = logits + (n_outputs - 1) * n_vocab;
 }
 
 static enum atsi_status check_tokens(const struct atsi_session *s, const int32_t *ids, uint32_t n,

@@ -22,8 +22,9 @@ struct atsi_session {
     uint32_t n_past;                   // tokens in the states
     uint32_t n_token_ids;              // ids at or above it are refused
     const volatile sig_atomic_t *stop; // looked at between rounds; NULL: never stops
-    float *last_logits;                // [n_vocab] after the newest token
-    int32_t *output_rows;              // [chunk] of the coming round, kept so that a round allocates nothing
+    const float *
+        last_logits; // [n_vocab] after the newest token, where the executor left them: until tokens are appended or taken back
+    int32_t *output_rows; // [chunk] of the coming round, kept so that a round allocates nothing
 };
 
 struct atsi_session_params {

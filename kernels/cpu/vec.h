@@ -65,6 +65,8 @@ struct atsi_vec_kernels {
                       float *out); // out = in * sigmoid(gates); in place allowed
     // out = exp(in - max(in)), returns the sum. In place allowed.
     float (*exp_shifted)(const float *in, uint32_t n, float *out);
+    // The largest of n values; NaN where one is NaN or positive infinity.
+    float (*largest)(const float *in, uint32_t n);
     // out (+)= sum over s of weights[s] * slots[s * n ...], s in the order of `order` [n_slots]; NULL: ascending.
     void (*weighted_sum)(const float *slots, const float *weights, const uint32_t *order, uint32_t n_slots, uint32_t n,
                          bool add, float *out);

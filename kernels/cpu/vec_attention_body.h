@@ -378,12 +378,12 @@ static void attention_finish(float max, float sum, const float *acc, const float
     scale(acc, keep / sum, v_dim, out);
 }
 
-#define VEC_KERNELS                                                                                           \
-    {                                                                                                         \
-        .rms_norm = rms_norm, .l2_norm = l2_norm, .scale = scale, .add = add, .glu = glu, .silu = silu,       \
-        .sigmoid = sigmoid, .gate = gate, .gate_each = gate_each, .exp_shifted = exp_shifted,                 \
-        .weighted_sum = weighted_sum, .rope = rope, .kv_store = kv_store, .attention_range = attention_range, \
-        .attention_fold = attention_fold, .attention_finish = attention_finish, .delta_step = delta_step,     \
+#define VEC_KERNELS                                                                                               \
+    {                                                                                                             \
+        .rms_norm = rms_norm, .l2_norm = l2_norm, .scale = scale, .add = add, .glu = glu, .silu = silu,           \
+        .sigmoid = sigmoid, .gate = gate, .gate_each = gate_each, .exp_shifted = exp_shifted, .largest = largest, \
+        .weighted_sum = weighted_sum, .rope = rope, .kv_store = kv_store, .attention_range = attention_range,     \
+        .attention_fold = attention_fold, .attention_finish = attention_finish, .delta_step = delta_step,         \
     }
 
 #endif

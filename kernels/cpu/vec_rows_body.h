@@ -2,6 +2,7 @@
 #ifndef ATSI_KERNELS_CPU_VEC_ROWS_BODY_H
 #define ATSI_KERNELS_CPU_VEC_ROWS_BODY_H
 
+#include <float.h>
 #include <math.h>
 
 #include "kernels/cpu/lanes.h"
@@ -105,6 +106,17 @@ static float exp_shifted(const float *in, uint32_t n, float *out) {
         lanes_store_left(out + i, e, n - i);
     }
     return lanes_sum(sum);
+}
+
+static float largest(const float *in, uint32_t n) {
+    lanes top = lanes_set(-INFINITY), bad = lanes_set(0.0f);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        lanes x = lanes_load_left(in + i, n - i, -INFINITY);
+        top = lanes_max(top, x);
+        // Zero times what is no number, or infinite upwards, is none.
+        bad = lanes_fma(lanes_max(lanes_set(-FLT_MAX), x), lanes_set(0.0f), bad);
+    }
+    return lanes_largest(top) + lanes_sum(bad);
 }
 
 static void weighted_sum(const float *slots, const float *weights, const uint32_t *order, uint32_t n_slots, uint32_t n,

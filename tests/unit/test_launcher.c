@@ -31,7 +31,7 @@ static void set_up(struct stage *s) {
     s->words = host;
     s->words_dev = dev;
     s->round = (struct atsi_launch){&s->piece, 1};
-    assert_int_equal(atsi_launcher_create(s->stream, &s->launcher, NULL), ATSI_OK);
+    assert_int_equal(atsi_launcher_create(s->stream, NULL, &s->launcher, NULL), ATSI_OK);
 }
 
 static void tear_down(struct stage *s) {
@@ -62,6 +62,27 @@ static void host_and_stream_wait_for_each_other(void **state) {
     __atomic_store_n(&s.words[0], 1, __ATOMIC_RELEASE);
     assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], 1, NULL), ATSI_OK);
     assert_int_equal(atsi_launcher_finish(s.launcher, NULL), ATSI_OK);
+    tear_down(&s);
+}
+
+// Expected or not, soon or long after it was: a round is launched when it is started, and not before.
+static void a_round_may_be_expected(void **state) {
+    (void)state;
+    struct stage s;
+    set_up(&s);
+    capture(&s, 1, true);
+    s.words[0] = 1;
+    for (int i = 0; i < 40; i++) {
+        s.words[1] = 0;
+        for (int k = 0; k < i % 3; k++) atsi_launcher_expect(s.launcher);
+        usleep(i % 4 * 1500);
+        assert_int_equal(__atomic_load_n(&s.words[1], __ATOMIC_ACQUIRE), 0);
+        atsi_launcher_start(s.launcher, &s.round, NULL);
+        assert_int_equal(atsi_launcher_await(s.launcher, &s.words[1], 1, NULL), ATSI_OK);
+        assert_int_equal(atsi_launcher_finish(s.launcher, NULL), ATSI_OK);
+        assert_int_equal(ops_of(&s)->stream_sync(s.stream, NULL), ATSI_OK);
+    }
+    atsi_launcher_expect(s.launcher); // in vain
     tear_down(&s);
 }
 
@@ -171,6 +192,7 @@ static void marks_wrap(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_and_stream_wait_for_each_other),
+        cmocka_unit_test(a_round_may_be_expected),
         cmocka_unit_test(a_stream_that_ends_without_its_mark_is_an_error),
         cmocka_unit_test(a_failed_launch_is_an_error),
         cmocka_unit_test(rounds_end_while_graphs_are_built),

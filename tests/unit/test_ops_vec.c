@@ -55,6 +55,33 @@ static void ends_of_the_range(void **state) {
     }
 }
 
+// The largest of rows of every length, with whatever stands below it; and one bad value is enough, wherever it stands.
+static void largest_of_a_row(void **state) {
+    (void)state;
+    static const float BAD[] = {NAN, -NAN, INFINITY};
+    struct test_random r = {3};
+    float in[100];
+    for (size_t k = 0; k < sizeof ISAS / sizeof *ISAS; k++) {
+        if (!atsi_isa_supported(ISAS[k])) continue;
+        const struct atsi_vec_kernels *vec = atsi_vec_kernels(ISAS[k]);
+        for (uint32_t n = 1; n <= 100; n++) {
+            float expected = -INFINITY;
+            for (uint32_t i = 0; i < n; i++) {
+                in[i] = test_random_below(&r, 4) == 0 ? -INFINITY : -test_random_normal(&r) - 3;
+                expected = fmaxf(expected, in[i]);
+            }
+            assert_true(vec->largest(in, n) == expected);
+            uint32_t at = test_random_below(&r, n);
+            float kept = in[at];
+            for (int b = 0; b < 3; b++) {
+                in[at] = BAD[b];
+                assert_true(isnan(vec->largest(in, n)));
+            }
+            in[at] = kept;
+        }
+    }
+}
+
 // Extreme and special values through every element-wise kernel and the cache formats: the same bits everywhere. NaNs count as
 // equal: the hardware picks which operand's payload goes on.
 static void same_bits(const float *a, const float *b, size_t n) {
@@ -96,6 +123,7 @@ static void every_instruction_set_agrees(void **state) {
             AGREE(n, vec[w]->gate(in, other[0], n, out[w]));
             AGREE(n, vec[w]->gate_each(other, in, n, out[w]));
             AGREE(n, out[w][0] = vec[w]->exp_shifted(in, n, out[w]));
+            AGREE(1, out[w][0] = vec[w]->largest(in, n));
             AGREE(n / 3, vec[w]->weighted_sum(in, other, ORDER, 3, n / 3, false, out[w]));
             static const enum atsi_dtype TYPES[] = {ATSI_F32, ATSI_F16, ATSI_Q8_0};
             for (int t = 0; t < 3; t++) {
@@ -112,6 +140,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponential),
         cmocka_unit_test(ends_of_the_range),
+        cmocka_unit_test(largest_of_a_row),
         cmocka_unit_test(every_instruction_set_agrees),
     };
     return cmocka_run_group_tests_name("vector kernels", tests, NULL, NULL);
