@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/base/temp_file.h"
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
 #include "planner/arch/families.h"
@@ -137,22 +138,19 @@ static void print_types(void) {
 }
 
 int main(void) {
-    // In memory where that can be: some hundred headers are written and flushed.
-    char in_memory[] = "/dev/shm/support_table-XXXXXX", on_disk[] = "/tmp/support_table-XXXXXX";
+    char path[ATSI_TEMP_PATH_CAP]; // of one header after the other
     struct atsi_error err = {0};
-    char *path = in_memory;
-    int fd = mkstemp(path);
-    if (fd < 0) fd = mkstemp(path = on_disk);
-    if (fd < 0) {
-        perror(path);
-        return ATSI_FAILED;
+    // In memory where that can be and nothing else is said: some hundred headers are written and flushed.
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+    enum atsi_status status = atsi_temp_file(path, &err);
+    if (status == ATSI_OK) {
+        printf(
+            "# Models and types\n\nMade by `build/tools/support_table > docs/models.md`; `make check` compares it with "
+            "the code.\n\n");
+        status = print_families(path, &err);
+        unlink(path);
     }
-    printf("# Models and types\n\nMade by `build/tools/support_table > docs/models.md`; `make check` compares it with "
-           "the code.\n\n");
-    enum atsi_status status = print_families(path, &err);
     if (status == ATSI_OK) print_types();
     if (status != ATSI_OK) fprintf(stderr, "support_table: %s\n", err.text);
-    close(fd);
-    unlink(path);
     return status;
 }

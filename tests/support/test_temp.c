@@ -3,43 +3,33 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-static void check(int result, const char *path) {
-    if (result >= 0) return;
-    perror(path);
-    exit(1);
-}
-
-static void make_template(char path[TEMP_ROOT_CAP]) {
-    const char *root = getenv("TMPDIR");
-    int n = snprintf(path, TEMP_ROOT_CAP, "%s/atsi-test-XXXXXX", root && *root ? root : "/tmp");
-    if (n < TEMP_ROOT_CAP) return;
-    fprintf(stderr, "TMPDIR is too long: %s\n", root);
+static void check(enum atsi_status status, const struct atsi_error *err) {
+    if (status == ATSI_OK) return;
+    fprintf(stderr, "%s\n", err->text);
     exit(1);
 }
 
 void temp_folder(char folder[TEMP_ROOT_CAP]) {
-    make_template(folder);
-    check(mkdtemp(folder) ? 0 : -1, folder);
+    struct atsi_error err;
+    check(atsi_temp_folder(folder, &err), &err);
 }
 
 void temp_file(char path[TEMP_ROOT_CAP]) {
-    make_template(path);
-    int fd = mkstemp(path);
-    check(fd, path);
-    close(fd);
+    struct atsi_error err;
+    check(atsi_temp_file(path, &err), &err);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
     (void)st, (void)type, (void)at;
-    check(remove(path), path);
-    return 0;
+    return remove(path);
 }
 
 void temp_remove(const char *folder) {
     enum {
         FILES_OPEN_MAX = 16
     };
-    check(nftw(folder, remove_one, FILES_OPEN_MAX, FTW_DEPTH | FTW_PHYS), folder);
+    if (nftw(folder, remove_one, FILES_OPEN_MAX, FTW_DEPTH | FTW_PHYS) == 0) return;
+    perror(folder);
+    exit(1);
 }

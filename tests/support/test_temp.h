@@ -1,10 +1,12 @@
-// test_temp.h: folders and files of a test's own, under $TMPDIR, else /tmp. What cannot be made or removed ends the test program.
+// test_temp.h: folders and files of a test's own (formats/base/temp_file.h). What cannot be made or removed ends the test program.
 #ifndef ATSI_TESTS_SUPPORT_TEST_TEMP_H
 #define ATSI_TESTS_SUPPORT_TEST_TEMP_H
 
+#include "formats/base/temp_file.h"
+
 enum {
-    TEMP_ROOT_CAP = 128, // of what is made here
-    TEMP_PATH_CAP = 256  // of a path in such a folder
+    TEMP_ROOT_CAP = ATSI_TEMP_PATH_CAP, // of what is made here
+    TEMP_PATH_CAP = 256                 // of a path in such a folder
 };
 
 // A new folder, empty.

@@ -1,5 +1,6 @@
 // Sizes, hashing, strings and file mapping.
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include "formats/base/map.h"
 #include "formats/base/size.h"
 #include "formats/base/str.h"
+#include "formats/base/temp_file.h"
 #include "tests/support/check.h"
 #include "tests/support/test_temp.h"
 
@@ -163,6 +165,43 @@ static void test_map(void **state) {
     temp_remove(folder);
 }
 
+// $TMPDIR, else /tmp; a folder that is none, or has too long a name, is told.
+static void temporary_files_stand_where_they_are_told_to(void **state) {
+    (void)state;
+    const char *usual = getenv("TMPDIR");
+    char folder[TEMP_ROOT_CAP], path[ATSI_TEMP_PATH_CAP], inner[ATSI_TEMP_PATH_CAP],
+        *kept = usual ? strdup(usual) : NULL;
+    char too_long[2 * ATSI_TEMP_PATH_CAP] = "/";
+    struct atsi_error err;
+    struct stat st;
+    temp_folder(folder);
+    setenv("TMPDIR", folder, 1);
+    check_ok(atsi_temp_file(path, &err), err);
+    check_ok(atsi_temp_folder(inner, &err), err);
+    assert_memory_equal(path, folder, strlen(folder));
+    assert_true(stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0);
+    assert_memory_equal(inner, folder, strlen(folder));
+    assert_true(stat(inner, &st) == 0 && S_ISDIR(st.st_mode));
+    temp_remove(folder);
+    assert_int_equal(atsi_temp_file(path, &err), ATSI_FAILED);
+    check_message(err, folder, "No such file", "TMPDIR");
+    assert_int_equal(atsi_temp_folder(path, &err), ATSI_FAILED);
+    check_message(err, folder, "No such file", "TMPDIR");
+    memset(too_long + 1, 'x', sizeof too_long - 2);
+    setenv("TMPDIR", too_long, 1);
+    assert_int_equal(atsi_temp_file(path, &err), ATSI_FAILED);
+    check_message(err, "TMPDIR is too long");
+    setenv("TMPDIR", "", 1);
+    check_ok(atsi_temp_file(path, &err), err);
+    assert_memory_equal(path, "/tmp/", 5);
+    unlink(path);
+    if (kept)
+        setenv("TMPDIR", kept, 1);
+    else
+        unsetenv("TMPDIR");
+    free(kept);
+}
+
 static void arrays_grow_by_doubling(void **state) {
     (void)state;
     int *items = NULL;
@@ -182,9 +221,13 @@ static void arrays_grow_by_doubling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size_parse), cmocka_unit_test(test_size_format),
-        cmocka_unit_test(test_hash),       cmocka_unit_test(test_str),
-        cmocka_unit_test(test_map),        cmocka_unit_test(arrays_grow_by_doubling),
+        cmocka_unit_test(test_size_parse),
+        cmocka_unit_test(test_size_format),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_str),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(arrays_grow_by_doubling),
+        cmocka_unit_test(temporary_files_stand_where_they_are_told_to),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
