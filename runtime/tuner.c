@@ -30,38 +30,35 @@ static const double most_error = 1.25;
 
 // ---- rounds -------------------------------------------------------------------------------------------------------
 
-struct summary {
-    double median_us, spread; // (longest - shortest) / median
-    double luck;              // standard error of the median, by the median
-};
-
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 // Of the last n rounds, of which there are that many. Luck is reckoned from the quartiles, which single rounds of three times the usual leave alone.
-static struct summary sum_up(const struct atsi_tuner *t, uint32_t n) {
+static struct atsi_tuner_summary sum_up(const struct atsi_tuner *t, uint32_t n) {
     double sorted[ATSI_TUNER_MANY_ROUNDS];
     for (uint32_t back = 0; back < n; back++)
         sorted[back] = t->times_us[(t->n_rounds - 1 - back) % ATSI_TUNER_MANY_ROUNDS];
     qsort(sorted, n, sizeof *sorted, compare);
     double median_us = sorted[n / 2], deviation = (sorted[3 * n / 4] - sorted[n / 4]) / 1.35;
-    return (struct summary){median_us, (sorted[n - 1] - sorted[0]) / median_us, 1.25 * deviation / sqrt(n) / median_us};
+    return (struct atsi_tuner_summary){median_us, (sorted[n - 1] - sorted[0]) / median_us,
+                                       1.25 * deviation / sqrt(n) / median_us};
 }
 
 // The first round under an assignment does not count.
 static bool has_rounds(const struct atsi_tuner *t, uint32_t n) { return t->n_rounds > n; }
 
 double atsi_tuner_recent_us(const struct atsi_tuner *t) {
-    return has_rounds(t, ATSI_TUNER_ROUNDS) ? sum_up(t, ATSI_TUNER_ROUNDS).median_us : 0;
+    return has_rounds(t, ATSI_TUNER_ROUNDS) ? t->few.median_us : 0;
 }
 
 // The median of rounds enough to compare what is at work with something else; 0 before.
 static double measured_us(const struct atsi_tuner *t) {
     if (!has_rounds(t, ATSI_TUNER_ROUNDS)) return 0;
-    uint32_t n = t->is_noisy ? ATSI_TUNER_MANY_ROUNDS : t->has_home ? ATSI_TUNER_MORE_ROUNDS : ATSI_TUNER_ROUNDS;
-    return has_rounds(t, n) ? sum_up(t, n).median_us : 0;
+    if (t->is_noisy) return has_rounds(t, ATSI_TUNER_MANY_ROUNDS) ? t->many.median_us : 0;
+    if (!t->has_home) return t->few.median_us;
+    return has_rounds(t, ATSI_TUNER_MORE_ROUNDS) ? sum_up(t, ATSI_TUNER_MORE_ROUNDS).median_us : 0;
 }
 
 bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
@@ -97,8 +94,10 @@ static void note_round(struct atsi_tuner *t, double round_us, const struct atsi_
     t->n_rounds++;
     t->n_recorded++;
     t->now = median_speeds(t);
-    t->is_noisy = (has_rounds(t, ATSI_TUNER_ROUNDS) && sum_up(t, ATSI_TUNER_ROUNDS).spread > noisy) ||
-                  (has_rounds(t, ATSI_TUNER_MANY_ROUNDS) && sum_up(t, ATSI_TUNER_MANY_ROUNDS).luck > much_luck);
+    bool has_few = has_rounds(t, ATSI_TUNER_ROUNDS), has_many = has_rounds(t, ATSI_TUNER_MANY_ROUNDS);
+    if (has_few) t->few = sum_up(t, ATSI_TUNER_ROUNDS);
+    if (has_many) t->many = sum_up(t, ATSI_TUNER_MANY_ROUNDS);
+    t->is_noisy = (has_few && t->few.spread > noisy) || (has_many && t->many.luck > much_luck);
 }
 
 // ---- asking -------------------------------------------------------------------------------------------------------
@@ -162,8 +161,8 @@ static enum atsi_link_use other(enum atsi_link_use use) {
 }
 
 static double least_promise(const struct atsi_tuner *t) {
-    uint32_t n = t->n_rounds - 1 < ATSI_TUNER_MANY_ROUNDS ? t->n_rounds - 1 : ATSI_TUNER_MANY_ROUNDS;
-    return 1 - fmin(most_gain, switch_gain + luck_weight * sum_up(t, n).luck);
+    double luck = has_rounds(t, ATSI_TUNER_MANY_ROUNDS) ? t->many.luck : sum_up(t, t->n_rounds - 1).luck;
+    return 1 - fmin(most_gain, switch_gain + luck_weight * luck);
 }
 
 // ---- what is remembered -------------------------------------------------------------------------------------------
@@ -375,7 +374,7 @@ static void begin_again(struct atsi_tuner *t) {
     memset(t->results, 0, sizeof t->results);
     t->n_results = 0;
     t->was_noisy = t->is_noisy;
-    t->luck = sum_up(t, ATSI_TUNER_MANY_ROUNDS).luck;
+    t->luck = t->many.luck;
     note_result(t, sum_up(t, ATSI_TUNER_MANY_ROUNDS - 1).median_us); // a change that is certain began before these
     t->began_at = t->now;
     t->trying = true;
@@ -503,7 +502,7 @@ static bool watch(struct atsi_tuner *t) {
     t->n_settled++;
     t->n_since_other++;
     if (t->n_rounds < t->params.tau || !has_rounds(t, ATSI_TUNER_MANY_ROUNDS)) return false;
-    double median_us = sum_up(t, ATSI_TUNER_MANY_ROUNDS).median_us;
+    double median_us = t->many.median_us;
     if (!t->has_reference) take_reference(t, median_us);
     bool other_times = deviation(t->reference_us, median_us) > t->params.epsilon, relieved = is_relieved(t),
          steady = is_steady(t);

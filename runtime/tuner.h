@@ -35,6 +35,12 @@ struct atsi_tuner_params {
     double tau;      // in recent times of a token, that is in rounds
 };
 
+// Of some rounds, one after the other.
+struct atsi_tuner_summary {
+    double median_us, spread; // (longest - shortest) / median
+    double luck;              // standard error of the median, by the median
+};
+
 // What an assignment is decided for.
 struct atsi_tuner_wish {
     enum atsi_link_use use;
@@ -71,6 +77,7 @@ struct atsi_tuner {
     double asked_us, reference_us;                // 0: not known yet
     double times_us[ATSI_TUNER_MANY_ROUNDS];      // ring
     struct atsi_scales speeds[ATSI_TUNER_SPEEDS]; // ring
+    struct atsi_tuner_summary few, many; // the last ATSI_TUNER_ROUNDS and _MANY_ROUNDS, where there are so many
     // Trials: those going on, and the last that compared any.
     struct atsi_tuner_result results[ATSI_TUNER_TRIALS], finished[ATSI_TUNER_TRIALS];
     struct atsi_tuner_result second;  // the next best of the last trials; median 0: none
