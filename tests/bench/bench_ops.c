@@ -30,8 +30,8 @@ struct options {
 struct bench {
     struct options o;
     struct atsi_program program;
-    struct atsi_pool *pool;
-    float *memory[8]; // operands, large enough for all
+    struct atsi_pool *pool; // of the call that is timed; NULL: the calling thread alone
+    float *memory[8];       // operands, large enough for all
     struct atsi_round round;
 };
 
@@ -67,7 +67,8 @@ static double best_us(struct bench *b, const struct atsi_op_call *call) {
     double best = 1e30;
     b->program.ops = (struct atsi_op *)(uintptr_t)call->op;
     b->program.n_ops = 1;
-    if (atsi_cpu_create(b->o.isa, &b->program, b->o.n_tokens, 1, b->o.n_ctx, b->o.n_threads, &cpu, &err) != ATSI_OK) {
+    if ((b->o.n_threads > 1 && atsi_pool_create(b->o.n_threads, &b->pool, &err) != ATSI_OK) ||
+        atsi_cpu_create(b->o.isa, &b->program, b->o.n_tokens, 1, b->o.n_ctx, b->o.n_threads, &cpu, &err) != ATSI_OK) {
         fprintf(stderr, "bench_ops: %s\n", err.text);
         exit(1);
     }
@@ -77,7 +78,9 @@ static double best_us(struct bench *b, const struct atsi_op_call *call) {
         double us = time_us(b) - start;
         if (us < best) best = us;
     }
+    atsi_pool_free(b->pool); // its threads may still look at what they ran
     atsi_cpu_free(cpu);
+    b->pool = NULL;
     return best;
 }
 
@@ -164,12 +167,7 @@ static struct options parse(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     struct bench b = {.o = parse(argc, argv)};
-    struct atsi_error err;
     static const enum atsi_dtype TYPES[] = {ATSI_F32, ATSI_F16, ATSI_Q8_0};
-    if (b.o.n_threads > 1 && atsi_pool_create(b.o.n_threads, &b.pool, &err) != ATSI_OK) {
-        fprintf(stderr, "bench_ops: %s\n", err.text);
-        return 1;
-    }
     for (int i = 0; i < 8; i++) b.memory[i] = filled(sizeof(float) * FFN * (b.o.n_tokens + 1));
     for (int i = 0; i < 3; i++) bench_attention(&b, TYPES[i]);
     bench_delta(&b);
@@ -182,6 +180,5 @@ int main(int argc, char **argv) {
     bench_row(&b, "glu silu", (struct atsi_op){.kind = ATSI_OP_GLU, .u.glu = {ATSI_GLU_SILU, 0, 0}}, FFN, FFN, FFN);
     bench_row(&b, "add", (struct atsi_op){.kind = ATSI_OP_ADD}, 4096, 4096, 4096);
     for (int i = 0; i < 8; i++) free(b.memory[i]);
-    atsi_pool_free(b.pool);
     return 0;
 }
