@@ -103,7 +103,7 @@ static void print_chunks(FILE *out, const struct atsi_plan *plan, const struct a
                     rate(o->prefill_us, o->chunk), o->objective_us / 1e3,
                     o->chunk == plan->limits.chunk ? ", chosen" : "");
         else
-            fprintf(out, "no room for its activations\n");
+            fprintf(out, "no room\n");
     }
 }
 

@@ -12,6 +12,9 @@
 static const uint64_t mib = 1 << 20;
 // Of the solver when the placement is settled: a few hundred matrices lose less than 50 MiB to rounding, with whole MiB over 100.
 static const uint64_t granule = 256 << 10;
+enum {
+    SEARCH_GRANULES = 1 << 13 // a coarse budget for the search
+};
 
 // ---- the search ---------------------------------------------------------------------------------------------------
 
@@ -38,9 +41,6 @@ static double decode_us_of(const struct atsi_problem *s, const struct atsi_decod
 // Solves a candidate and predicts both phases, temporary region included.
 static enum atsi_status try_candidate(struct atsi_problem *s, struct atsi_candidate *c, enum atsi_hit_rates rates,
                                       struct atsi_error *err) {
-    enum {
-        SEARCH_GRANULES = 1 << 13
-    }; // a coarse budget for the search
     struct atsi_solve_result result;
     struct atsi_decode_forecast decode;
     s->plan->limits.temp_bytes = c->temp_bytes;
@@ -90,9 +90,12 @@ static const struct best *best_of(const struct bests *bests) {
     return best;
 }
 
+// A candidate whose region leaves too little for what is pinned to the GPU is none; patterns are known to be good by now.
 static enum atsi_status consider(struct atsi_problem *s, struct atsi_candidate c, struct bests *bests,
                                  struct atsi_error *err) {
-    ATSI_TRY(try_candidate(s, &c, ATSI_HITS_EXPECTED, err));
+    enum atsi_status status = try_candidate(s, &c, ATSI_HITS_EXPECTED, err);
+    if (status == ATSI_BAD_INPUT && s->options->n_pins > 0) return ATSI_OK;
+    ATSI_TRY(status);
     struct best here = {.candidate = c, .score = atsi_objective_us(&s->objective, s->plan, c.decode_us, c.prefill_us)};
     struct best *best = &bests->of[c.method];
     if (is_better(&here, best)) *best = here;
@@ -191,6 +194,8 @@ static enum atsi_status try_chunk(struct atsi_problem *s, uint32_t chunk, struct
     ATSI_TRY(choose_guess(s, &here, err));
     merge_bests(bests, &here);
     const struct best *best = best_of(&here);
+    option->fits = isfinite(best->score);
+    if (!option->fits) return ATSI_OK;
     option->decode_us = best->candidate.decode_us;
     option->prefill_us = best->candidate.prefill_us;
     option->objective_us = best->score;
@@ -319,16 +324,42 @@ static enum atsi_status check_budget(const struct atsi_plan *plan, const struct 
                      (unsigned long long)(least_vram / mib), plan->limits.chunk);
 }
 
+// What the pinned units need in the solver's granules, which are larger the more that is.
+static uint64_t pinned_bytes(const struct atsi_problem *s) {
+    uint64_t granularity = granule, bytes;
+    while ((bytes = atsi_problem_pinned_bytes(s, granularity)) / granularity > SEARCH_GRANULES) granularity *= 2;
+    return bytes;
+}
+
+// At the smallest chunk, which leaves them the most.
+static enum atsi_status refuse_pins(struct atsi_problem *s, uint32_t chunk, struct atsi_placement *out,
+                                    struct atsi_error *err) {
+    char have[32], left[32], needed[32];
+    uint64_t pinned;
+    ATSI_TRY(take_chunk(s, chunk, out, err));
+    ATSI_TRY(atsi_problem_units(s, false, err));
+    pinned = pinned_bytes(s);
+    uint64_t least_vram = s->options->vram_bytes - s->free_bytes + pinned;
+    return atsi_fail(
+        err, ATSI_BAD_INPUT,
+        "--pin: what is pinned to the GPU takes %s, and --vram %s leaves %s for it at chunk %u: pin less "
+        "or give --vram %lluM",
+        atsi_size_format(needed, sizeof needed, pinned), atsi_size_format(have, sizeof have, s->options->vram_bytes),
+        atsi_size_format(left, sizeof left, s->free_bytes), chunk, (unsigned long long)((least_vram + mib - 1) / mib));
+}
+
 static enum atsi_status run_search(struct atsi_problem *s, struct atsi_placement *out, struct atsi_error *err) {
     struct atsi_chunks chunks = {.sizes = {s->plan->limits.chunk}, .n = 1};
     struct bests tried = no_bests(), bests = tried;
+    ATSI_TRY(atsi_problem_units(s, false, err)); // the pins' patterns
     if (s->options->experts != ATSI_EXPERTS_UNIT && s->options->goal == ATSI_PLACE_DYNAMIC)
         ATSI_TRY(atsi_problem_rank_experts(s, err));
     if (s->options->choose_chunk) chunks = atsi_chunks_of(s->plan);
     for (uint32_t i = 0; i < chunks.n; i++) ATSI_TRY(try_chunk(s, chunks.sizes[i], &tried, &bests, out, err));
     for (int m = 0; m < ATSI_PLACE_SEARCHED; m++)
         if (isfinite(tried.of[m].score)) out->method_decode_us[m] = tried.of[m].candidate.decode_us;
-    return settle(s, &best_of(&bests)->candidate, out, err);
+    const struct best *best = best_of(&bests);
+    return isfinite(best->score) ? settle(s, &best->candidate, out, err) : refuse_pins(s, chunks.sizes[0], out, err);
 }
 
 static enum atsi_status make_times(struct atsi_plan *plan, struct atsi_error *err) {

@@ -55,7 +55,7 @@ enum {
 // The best that was found for one chunk.
 struct atsi_chunk_option {
     uint32_t chunk;
-    bool fits; // else there is no room for activations of so many tokens, and the rest is 0
+    bool fits; // else there is no room for activations of so many tokens and what is pinned, and the rest is 0
     double decode_us, prefill_us, objective_us;
 };
 
@@ -79,7 +79,7 @@ struct atsi_placement {
 // Places the units of *plan: sets their backends, vram and temp limits, times, certificate, device name and predictions; with
 // choose_chunk also the chunk and what follows from it (chunk.h), and the experts that are resident one by one. The temporary region's
 // size is searched. ATSI_BAD_INPUT when the budget is under atsi_budget_least (the message names the smallest budget that works), a
-// pattern matches nothing, pinned units do not fit, or the statistics lack a layer. Sizes are rounded up to 256 KiB in the solver (budgets over 32 GiB: to more).
+// pattern matches nothing, pinned units do not fit (likewise), or the statistics lack a layer. Sizes are rounded up to 256 KiB in the solver (budgets over 32 GiB: to more).
 enum atsi_status atsi_place(struct atsi_plan *plan, const struct atsi_device_profile *profile,
                             const struct atsi_place_options *options, struct atsi_placement *out,
                             struct atsi_error *err);

@@ -40,6 +40,17 @@ enum atsi_status atsi_problem_units(struct atsi_problem *s, bool streamed, struc
     return apply_pins(s, err);
 }
 
+uint64_t atsi_problem_pinned_bytes(const struct atsi_problem *s, uint64_t granularity) {
+    uint32_t last = s->plan->program.n_units - 1;
+    bool both_ends = s->units[0].fix == ATSI_FIX_GPU && s->units[last].fix == ATSI_FIX_GPU;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i <= last; i++) {
+        uint64_t size = s->units[i].size_bytes - (both_ends && i == last ? atsi_budget_shared(s->plan) : 0);
+        if (s->units[i].fix == ATSI_FIX_GPU) bytes += (size + granularity - 1) / granularity * granularity;
+    }
+    return bytes;
+}
+
 // Prices depend on chunk, streaming and guess, of the region only on whether there is one. While candidates are searched, in granules four times as large: what
 // that leaves is filled expert by expert anyway.
 static enum atsi_status price_experts(struct atsi_problem *s, const struct atsi_candidate *c, uint64_t granularity,

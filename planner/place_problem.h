@@ -49,6 +49,8 @@ enum atsi_status atsi_problem_rank_experts(struct atsi_problem *s, struct atsi_e
 
 // The plan's units with the pins of the options.
 enum atsi_status atsi_problem_units(struct atsi_problem *s, bool streamed, struct atsi_error *err);
+// What those pinned to the GPU take, each rounded up to whole granules.
+uint64_t atsi_problem_pinned_bytes(const struct atsi_problem *s, uint64_t granularity);
 // The best placement of a candidate, left in s->placement. milp NULL: the dynamic program alone.
 enum atsi_status atsi_problem_solve(struct atsi_problem *s, const struct atsi_candidate *c, uint64_t granularity,
                                     const struct atsi_milp_options *milp, struct atsi_solve_result *out,

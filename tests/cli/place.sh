@@ -77,8 +77,11 @@ check "each row has a chunk of its own" json '[.rows[].chunk] | unique | length 
 check "the table ends where all is on the GPU" json '[.rows[].vram_bytes] | max == 4 * 1073741824' "$work/whatif.json"
 same_chunk() { at_what_if --chunk 512 --json | jq -e '[.rows[].chunk] | unique == [512]'; }
 check "--what-if obeys --chunk" same_chunk
-no_room() { at_what_if --pin 'exps=gpu' --json | jq -e '[.rows[] | select(.fits) | .vram_bytes] | unique == [4 * 1073741824]'; }
+no_room() { # the experts are 1.4 GiB
+    at_what_if --pin 'exps=gpu' --json | jq -e '[.rows[] | select(.fits) | .vram_bytes] | unique == [2 * 1073741824, 4 * 1073741824]'
+}
 check "budgets too small for --pin are told" no_room
+check "--pin of too much" refuses "takes 1.36 GiB, and --vram 1 GiB leaves" "$work/big.gguf" --device $profile --vram 1G --pin 'exps=gpu'
 check "--what-if for people" sh -c "'$B/atsi-plan' '$work/big.gguf' --device $profile --vram 4G --what-if --quiet | grep -q '^4 GiB'"
 
 pinned() { at_3060 --vram 6G --pin '_exps=cpu' --explain --json | jq -e '[.units[] | select(.name | test("_exps")) | .side] | unique == ["cpu"]'; }

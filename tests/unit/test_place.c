@@ -185,7 +185,16 @@ static void test_pins(void **state) {
     pins[0].side = ATSI_GPU;
     f.tiny.plan.limits.n_ctx = 1 << 18; // caches of many MiB
     o.vram_bytes = atsi_budget_least(&f.tiny.plan, &f.profile, NULL) + (2 << 20);
-    assert_int_equal(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), ATSI_BAD_INPUT);
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--pin: what is pinned to the GPU takes",
+                  "MiB for it at chunk", "or give --vram ");
+    // The budget that the message names is the smallest one that works, though no temporary region fits beside what is pinned.
+    uint64_t named_mib = strtoull(strstr(err.text, "give --vram ") + strlen("give --vram "), NULL, 10);
+    o.vram_bytes = (named_mib - 1) << 20;
+    check_refused(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err, "--pin");
+    o.vram_bytes = named_mib << 20;
+    check_ok(atsi_place(&f.tiny.plan, &f.profile, &o, &p, &err), err);
+    for (uint32_t i = 0; i < f.tiny.plan.program.n_units; i++)
+        assert_int_equal(f.tiny.plan.program.units[i].backend, ATSI_GPU);
     tear_down(&f);
 }
 
