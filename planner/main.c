@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGBUS, on_bus_error);
+    signal(SIGXFSZ, SIG_IGN); // a file that may not grow is an error of the write
     enum atsi_status status = atsi_plan_options_parse(argc, argv, &options, &err);
     console.quiet = options.quiet;
     if (status == ATSI_OK) status = run(&options, argc, argv, &console, &err);

@@ -3,9 +3,8 @@
 #ifndef ATSI_RUNTIME_DECISION_LOG_H
 #define ATSI_RUNTIME_DECISION_LOG_H
 
+#include "formats/base/output_file.h"
 #include "runtime/tuner.h"
-
-struct atsi_decision_log;
 
 struct atsi_decision_entry {
     double time_us;      // atsi_clock_us(); the file has seconds of it
@@ -20,11 +19,9 @@ struct atsi_decision_entry {
     uint32_t at_work_rounds; // under it
 };
 
-// Creates the file. ATSI_FAILED naming it.
-enum atsi_status atsi_decision_log_open(struct atsi_decision_log **out, const char *path, struct atsi_error *err);
-void atsi_decision_log_note(struct atsi_decision_log *log,
+// Opens the file and writes what the columns are. Closed as every output file.
+enum atsi_status atsi_decision_log_open(struct atsi_output_file **out, const char *path, struct atsi_error *err);
+void atsi_decision_log_note(struct atsi_output_file *log,
                             const struct atsi_decision_entry *entry); // NULL log: nothing
-// ATSI_FAILED when anything could not be written. NULL is fine.
-enum atsi_status atsi_decision_log_close(struct atsi_decision_log *log, struct atsi_error *err);
 
 #endif

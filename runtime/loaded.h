@@ -27,7 +27,7 @@ struct atsi_loaded_params {
     void (*tell_move)(void *context, const struct atsi_reserve_move *move); // may be NULL
     void *tell_context;
     struct atsi_trace *trace;              // may be NULL
-    struct atsi_decision_log *decisions;   // may be NULL
+    struct atsi_output_file *decisions;    // may be NULL
     double exchange_part, exchange_sigmas; // struct atsi_exchange_params; 0: the defaults
     const volatile sig_atomic_t *stop;     // NULL: never stops
 };

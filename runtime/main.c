@@ -56,23 +56,23 @@ struct run {
     struct atsi_loaded loaded;
     struct atsi_sampler *sampler;
     struct atsi_output output;
-    FILE *logits;
+    struct atsi_output_file *logits;
     int32_t *ids; // [n_ids] the prompt of a completion
     uint32_t n_ids;
     struct atsi_trace *trace;
-    struct atsi_decision_log *decisions;
+    struct atsi_output_file *decisions;
     struct atsi_run_times times;
 };
 
 static void close_run(struct run *r) {
-    if (r->logits) fclose(r->logits);
+    atsi_output_file_discard(r->logits);
     atsi_output_free(&r->output);
     atsi_sampler_free(r->sampler);
     atsi_loaded_free(&r->loaded);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
-    atsi_trace_close(r->trace, NULL);
-    atsi_decision_log_close(r->decisions, NULL);
+    atsi_trace_close(r->trace, NULL); // what was seen of a run that failed is worth keeping
+    atsi_output_file_close(r->decisions, NULL);
     atsi_model_close(&r->model);
 }
 
@@ -220,37 +220,28 @@ static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
     return status;
 }
 
-static enum atsi_status open_logits(struct run *r, struct atsi_error *err) {
-    if (!r->o->logits_path) return ATSI_OK;
-    r->logits = fopen(r->o->logits_path, "wb");
-    return r->logits ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "%s: %s", r->o->logits_path, strerror(errno));
-}
-
 static void write_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
     struct run *r = context;
     (void)first_output; // rows come in order
-    fwrite(logits, sizeof *logits, (size_t)n_outputs * r->model.plan.program.n_vocab, r->logits);
+    fwrite(logits, sizeof *logits, (size_t)n_outputs * r->model.plan.program.n_vocab,
+           atsi_output_file_stream(r->logits));
 }
 
-static enum atsi_status close_logits(struct run *r, struct atsi_error *err) {
-    if (!r->logits) return ATSI_OK;
-    bool failed = ferror(r->logits) != 0;
-    failed |= fclose(r->logits) != 0;
-    r->logits = NULL;
-    return failed ? atsi_fail(err, ATSI_FAILED, "%s: cannot be written: %s", r->o->logits_path, strerror(errno))
-                  : ATSI_OK;
+static enum atsi_status open_outputs(struct run *r, struct atsi_error *err) {
+    const struct atsi_run_options *o = r->o;
+    if (o->logits_path) ATSI_TRY(atsi_output_file_open(&r->logits, o->logits_path, err));
+    if (o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, o->trace_path, err));
+    return o->decisions_path ? atsi_decision_log_open(&r->decisions, o->decisions_path, err) : ATSI_OK;
 }
 
-// No round runs any more.
-static enum atsi_status close_trace(struct run *r, struct atsi_error *err) {
-    struct atsi_trace *trace = r->trace;
-    struct atsi_decision_log *decisions = r->decisions;
+// All of them, whatever becomes of one; the first failure is told. No round runs any more.
+static enum atsi_status close_outputs(struct run *r, struct atsi_error *err) {
+    enum atsi_status status = atsi_output_file_close(r->logits, err);
+    if (atsi_trace_close(r->trace, status == ATSI_OK ? err : NULL) != ATSI_OK) status = ATSI_FAILED;
+    if (atsi_output_file_close(r->decisions, status == ATSI_OK ? err : NULL) != ATSI_OK) status = ATSI_FAILED;
+    r->logits = r->decisions = r->loaded.session->rescheduler.params.log = NULL;
     r->trace = NULL;
-    r->decisions = NULL;
-    r->loaded.session->rescheduler.params.log = NULL;
-    enum atsi_status status = atsi_trace_close(trace, err),
-                     logged = atsi_decision_log_close(decisions, status == ATSI_OK ? err : NULL);
-    return status != ATSI_OK ? status : logged;
+    return status;
 }
 
 // ---- generating ---------------------------------------------------------------------------------------------------
@@ -356,14 +347,11 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, &fallback, err));
     if (*fallback.text && !r->o->quiet) fprintf(stderr, "running on the CPU: %s\n", fallback.text);
     tell_mismatch(r);
-    ATSI_TRY(open_logits(r, err));
-    if (r->o->trace_path) ATSI_TRY(atsi_trace_open(&r->trace, r->o->trace_path, err));
-    if (r->o->decisions_path) ATSI_TRY(atsi_decision_log_open(&r->decisions, r->o->decisions_path, err));
+    ATSI_TRY(open_outputs(r, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
-    ATSI_TRY(close_logits(r, err));
-    ATSI_TRY(close_trace(r, err));
+    ATSI_TRY(close_outputs(r, err));
     ATSI_TRY(save_routing(r, err));
     if (!r->o->quiet || r->o->stats) ATSI_TRY(report(r, err));
     return r->times.result.finish == ATSI_FINISH_INTERRUPT ? atsi_fail(err, ATSI_INTERRUPTED, "interrupted") : ATSI_OK;
@@ -388,6 +376,7 @@ int main(int argc, char **argv) {
     signal(SIGINT, on_early_signal);
     signal(SIGTERM, on_early_signal);
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write
+    signal(SIGXFSZ, SIG_IGN); // and so is a file that may not grow
     signal(SIGBUS, on_bus_error);
     enum atsi_status status = atsi_run_options_parse(argc, argv, &options, &err);
     if (status == ATSI_OK && options.mode == ATSI_RUN_HELP)

@@ -9,11 +9,11 @@
 #include "runtime/trace.h"
 
 struct atsi_rescheduler_params {
-    double epsilon;                // Algorithm 3: relative deviation that asks for a decision; 0: 0.15
-    double tau;                    // and recent times of a token that must have passed since the last one; 0: 5
-    bool never;                    // the first assignment of each kind stays, as the plan's times have it
-    bool in_turn;                  // decides between rounds instead of beside them: the same decisions in every run
-    struct atsi_decision_log *log; // borrowed; NULL: none
+    double epsilon;               // Algorithm 3: relative deviation that asks for a decision; 0: 0.15
+    double tau;                   // and recent times of a token that must have passed since the last one; 0: 5
+    bool never;                   // the first assignment of each kind stays, as the plan's times have it
+    bool in_turn;                 // decides between rounds instead of beside them: the same decisions in every run
+    struct atsi_output_file *log; // borrowed; NULL: none
     const struct atsi_experts *experts; // resident one by one now, borrowed; NULL: those of the plan
 };
 

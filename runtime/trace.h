@@ -15,7 +15,7 @@ enum atsi_trace_lane {
 
 struct atsi_trace;
 
-// An older file of that name is replaced. ATSI_FAILED when it cannot be written. End it with atsi_trace_close.
+// Into an output file (formats/base/output_file.h). End it with atsi_trace_close.
 enum atsi_status atsi_trace_open(struct atsi_trace **out, const char *path, struct atsi_error *err);
 // A span on a lane; times in microseconds of atsi_clock_us(). Names need no escaping by the caller. NULL trace: nothing.
 void atsi_trace_span(struct atsi_trace *t, enum atsi_trace_lane lane, const char *name, double start_us,

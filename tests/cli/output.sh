@@ -27,12 +27,26 @@ trace() { # DEVICE LANES: spans with times, on those lanes at least
 }
 
 check "--logits" logits
-check "--logits on a full disk" fails "No space left" --device cpu --logits /dev/full
-check "--logits in no folder" fails "No such file" --device cpu --logits "$work/nowhere/x"
 check "--trace on the CPU" trace cpu '[1]'
 check "--trace of a device" trace "sim:$profile" '[1, 3]'
-check "--trace on a full disk" fails "could not be written" --device cpu --trace /dev/full
-check "--trace in no folder" fails "No such file" --device cpu --trace "$work/nowhere/x"
+no_room() { # OPTION: a limit instead of a full disk. The older file stays, and nothing stands beside it.
+    local said rc
+    mkdir -p "$work/outputs"
+    echo older >"$work/outputs/x"
+    said=$(ulimit -f 0; run --device "sim:$profile" "$1" "$work/outputs/x" 2>&1 >/dev/null)
+    rc=$?
+    [ $rc -eq 1 ] && [ "$said" = "atsi-run: cannot write $work/outputs/x: File too large" ] &&
+        [ "$(cat "$work/outputs/x")" = older ] && [ "$(ls -A "$work/outputs")" = x ] && return
+    echo "exit code $rc: $said"
+    return 1
+}
+for option in --logits --trace --decisions; do
+    check "$option on a full disk" fails "cannot write /dev/full: No space left" --device "sim:$profile" $option /dev/full
+    check "$option in no folder" fails "No such file" --device cpu $option "$work/nowhere/x"
+    check "$option where no more fits" no_room $option
+done
+to_a_pipe() { run --device cpu --trace /dev/stdout --print-ids | cat | grep '"traceEvents"'; }
+check "--trace into a pipe" to_a_pipe
 stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it on standard output
     local plain
     plain=$(run --device "$1") && [ "$(run --device "$1" --stats 2>"$work/err")" = "$plain" ] && grep -qE "$2" "$work/err"
