@@ -118,11 +118,12 @@ static bool put_budget(cJSON *root, const struct atsi_budget *b) {
 static bool put_decode(cJSON *root, const struct atsi_decode_forecast *d) {
     cJSON *o = d->best_us > 0 ? cJSON_AddObjectToObject(root, "decode_round") : NULL;
     return d->best_us <= 0 ||
-           (o && atsi_json_put(o, "static_us", d->static_us) && atsi_json_put(o, "streams_us", d->streams_us) &&
-            (!isfinite(d->shares_us) || atsi_json_put(o, "shares_us", d->shares_us)) &&
-            atsi_json_put(o, "gpu_us", d->terms.gpu_us) && atsi_json_put(o, "cpu_us", d->terms.cpu_us) &&
-            atsi_json_put(o, "link_us", d->terms.link_us) && atsi_json_put(o, "n_waits", d->terms.n_waits) &&
-            atsi_json_put(o, "wait_us", d->handover_us));
+           (o && atsi_json_put_figure(o, "static_us", d->static_us) &&
+            atsi_json_put_figure(o, "streams_us", d->streams_us) &&
+            (!isfinite(d->shares_us) || atsi_json_put_figure(o, "shares_us", d->shares_us)) &&
+            atsi_json_put_figure(o, "gpu_us", d->terms.gpu_us) && atsi_json_put_figure(o, "cpu_us", d->terms.cpu_us) &&
+            atsi_json_put_figure(o, "link_us", d->terms.link_us) && atsi_json_put(o, "n_waits", d->terms.n_waits) &&
+            atsi_json_put_figure(o, "wait_us", d->handover_us));
 }
 
 static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
@@ -132,9 +133,10 @@ static bool put_chunks(cJSON *root, const struct atsi_placement *placement) {
         const struct atsi_chunk_option *c = &placement->chunks[i];
         cJSON *o = cJSON_CreateObject();
         good = o && cJSON_AddItemToArray(list, o) && atsi_json_put(o, "chunk", c->chunk) &&
-               cJSON_AddBoolToObject(o, "fits", c->fits) && (!c->fits || atsi_json_put(o, "decode_us", c->decode_us)) &&
-               (!c->fits || atsi_json_put(o, "prefill_us", c->prefill_us)) &&
-               (!c->fits || atsi_json_put(o, "objective_us", c->objective_us));
+               cJSON_AddBoolToObject(o, "fits", c->fits) &&
+               (!c->fits || atsi_json_put_figure(o, "decode_us", c->decode_us)) &&
+               (!c->fits || atsi_json_put_figure(o, "prefill_us", c->prefill_us)) &&
+               (!c->fits || atsi_json_put_figure(o, "objective_us", c->objective_us));
     }
     return good;
 }
@@ -193,13 +195,15 @@ static bool put_units(cJSON *root, const struct atsi_plan *plan, const struct at
         good = o && cJSON_AddItemToArray(list, o) && cJSON_AddStringToObject(o, "name", u->name) &&
                cJSON_AddStringToObject(o, "side", side_words[u->backend]) &&
                atsi_json_put(o, "gpu_bytes", (double)atsi_budget_unit(plan, u)) &&
-               atsi_json_put(o, "decode_cpu_us", d->cpu_us) && atsi_json_put(o, "decode_gpu_us", d->gpu_us) &&
-               atsi_json_put(o, "decode_switch_us", d->switch_us) &&
-               atsi_json_put(o, "decode_transfer_us", d->transfer_us) &&
-               atsi_json_put(o, "prefill_cpu_us", p->cpu_us) && atsi_json_put(o, "prefill_gpu_us", p->gpu_us) &&
-               atsi_json_put(o, "prefill_switch_us", p->switch_us) &&
-               atsi_json_put(o, "prefill_transfer_us", p->transfer_us) &&
-               atsi_json_put(o, "value_us", value_of(plan, prices, i));
+               atsi_json_put_figure(o, "decode_cpu_us", d->cpu_us) &&
+               atsi_json_put_figure(o, "decode_gpu_us", d->gpu_us) &&
+               atsi_json_put_figure(o, "decode_switch_us", d->switch_us) &&
+               atsi_json_put_figure(o, "decode_transfer_us", d->transfer_us) &&
+               atsi_json_put_figure(o, "prefill_cpu_us", p->cpu_us) &&
+               atsi_json_put_figure(o, "prefill_gpu_us", p->gpu_us) &&
+               atsi_json_put_figure(o, "prefill_switch_us", p->switch_us) &&
+               atsi_json_put_figure(o, "prefill_transfer_us", p->transfer_us) &&
+               atsi_json_put_figure(o, "value_us", value_of(plan, prices, i));
     }
     return good;
 }
@@ -240,8 +244,8 @@ static bool put_baselines(cJSON *root, const struct baselines *b) {
     bool good = o != NULL;
     for (int i = 0; good && i < N_BASELINES; i++) {
         cJSON *one = cJSON_AddObjectToObject(o, baseline_words[i]);
-        good = one && atsi_json_put(one, "decode_us", b->decode_us[i]) &&
-               atsi_json_put(one, "prefill_us", b->prefill_us[i]);
+        good = one && atsi_json_put_figure(one, "decode_us", b->decode_us[i]) &&
+               atsi_json_put_figure(one, "prefill_us", b->prefill_us[i]);
     }
     return good;
 }
@@ -280,16 +284,16 @@ static void print_routing(FILE *out, const struct explained *e) {
 static bool put_routing(cJSON *root, const struct explained *e) {
     const struct atsi_routing_means *m = &e->routing;
     cJSON *o = e->has_routing ? cJSON_AddObjectToObject(root, "routing") : NULL;
-    return !e->has_routing ||
-           (o && atsi_json_put(o, "eighth_share", m->eighth_share) &&
-            atsi_json_put(o, "reused_share", m->reused_share) && atsi_json_put(o, "chunk_share", m->chunk_share));
+    return !e->has_routing || (o && atsi_json_put_figure(o, "eighth_share", m->eighth_share) &&
+                               atsi_json_put_figure(o, "reused_share", m->reused_share) &&
+                               atsi_json_put_figure(o, "chunk_share", m->chunk_share));
 }
 
 static bool put_experts(cJSON *root, const struct explained *e) {
     struct atsi_resident_experts_sum sum = atsi_plan_sum_resident_experts(e->plan);
     cJSON *o = sum.n ? cJSON_AddObjectToObject(root, "experts") : NULL;
     return sum.n == 0 || (o && atsi_json_put(o, "n_resident", sum.n) && atsi_json_put(o, "n_of", sum.n_of) &&
-                          atsi_json_put(o, "hit_rate", sum.hit_rate) &&
+                          atsi_json_put_figure(o, "hit_rate", sum.hit_rate) &&
                           cJSON_AddBoolToObject(o, "counted", e->placement->experts_counted));
 }
 
@@ -300,11 +304,13 @@ static bool put_all(cJSON *root, const struct explained *e) {
     return cJSON_AddStringToObject(root, "device", e->plan->device) && put_budget(root, &p->budget) &&
            atsi_json_put(root, "chunk", e->plan->limits.chunk) && put_chunks(root, p) && put_decode(root, &p->decode) &&
            cJSON_AddStringToObject(root, "method", method_words[p->method]) &&
-           atsi_json_put(root, "decode_us", p->decode_us) && atsi_json_put(root, "prefill_us", p->prefill_us) &&
-           atsi_json_put(root, "decode_static_us", p->decode_static_us) &&
-           atsi_json_put(root, "prefill_static_us", p->prefill_static_us) &&
-           atsi_json_put(root, "gap", e->plan->certificate.gap) && atsi_json_put(root, "n_estimated", p->n_estimated) &&
-           (!e->more.fits || atsi_json_put(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
+           atsi_json_put_figure(root, "decode_us", p->decode_us) &&
+           atsi_json_put_figure(root, "prefill_us", p->prefill_us) &&
+           atsi_json_put_figure(root, "decode_static_us", p->decode_static_us) &&
+           atsi_json_put_figure(root, "prefill_static_us", p->prefill_static_us) &&
+           atsi_json_put_figure(root, "gap", e->plan->certificate.gap) &&
+           atsi_json_put(root, "n_estimated", p->n_estimated) &&
+           (!e->more.fits || atsi_json_put_figure(root, "decode_us_with_1_gib_more", e->more.decode_us)) &&
            put_routing(root, e) && put_experts(root, e) && put_baselines(root, &e->baselines) &&
            put_units(root, e->plan, e->prices);
 }

@@ -1,10 +1,10 @@
 #include "planner/report.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/base/escape.h"
+#include "formats/base/json.h"
 #include "formats/base/size.h"
 
 struct size_text {
@@ -141,8 +141,8 @@ static enum atsi_status verified_json(FILE *out, const struct atsi_plan_file *fi
     cJSON *root = cJSON_CreateObject();
     bool good = root && cJSON_AddStringToObject(root, "plan", atsi_plan_file_path(file)) &&
                 cJSON_AddBoolToObject(root, "good", true) &&
-                cJSON_AddNumberToObject(root, "n_tensors", atsi_plan_file_n_blobs(file)) &&
-                cJSON_AddNumberToObject(root, "bytes", (double)atsi_plan_file_size_bytes(file));
+                atsi_json_put(root, "n_tensors", atsi_plan_file_n_blobs(file)) &&
+                atsi_json_put(root, "bytes", (double)atsi_plan_file_size_bytes(file));
     char *text = good ? cJSON_PrintUnformatted(root) : NULL;
     if (text) fprintf(out, "%s\n", text);
     cJSON_free(text);
@@ -165,18 +165,17 @@ static enum atsi_status written_json(FILE *out, const char *path, const struct a
     bool good = root && cJSON_AddStringToObject(root, "plan", path) &&
                 cJSON_AddStringToObject(root, "model", plan->model.name) &&
                 cJSON_AddStringToObject(root, "arch", plan->model.arch) &&
-                cJSON_AddNumberToObject(root, "n_params", (double)plan->model.n_params) &&
-                cJSON_AddNumberToObject(root, "n_ctx", plan->limits.n_ctx) &&
-                cJSON_AddNumberToObject(root, "chunk", plan->limits.chunk) &&
-                cJSON_AddNumberToObject(root, "n_units", plan->program.n_units) &&
-                cJSON_AddNumberToObject(root, "n_gpu_units", n_gpu_units(&plan->program)) &&
-                cJSON_AddNumberToObject(root, "vram_bytes", (double)plan->limits.vram_bytes) &&
-                cJSON_AddNumberToObject(root, "packed_bytes", (double)result->packed_bytes) &&
-                cJSON_AddNumberToObject(root, "stored_bytes", (double)result->stored_bytes) &&
-                cJSON_AddNumberToObject(root, "state_bytes", (double)state_bytes(plan)) &&
-                cJSON_AddNumberToObject(root, "compute_bytes", (double)plan->limits.compute_bytes) &&
-                cJSON_AddNumberToObject(root, "predicted_decode_us", plan->predicted_decode_us) &&
-                cJSON_AddNumberToObject(root, "predicted_prefill_us", plan->predicted_prefill_us);
+                atsi_json_put(root, "n_params", (double)plan->model.n_params) &&
+                atsi_json_put(root, "n_ctx", plan->limits.n_ctx) && atsi_json_put(root, "chunk", plan->limits.chunk) &&
+                atsi_json_put(root, "n_units", plan->program.n_units) &&
+                atsi_json_put(root, "n_gpu_units", n_gpu_units(&plan->program)) &&
+                atsi_json_put(root, "vram_bytes", (double)plan->limits.vram_bytes) &&
+                atsi_json_put(root, "packed_bytes", (double)result->packed_bytes) &&
+                atsi_json_put(root, "stored_bytes", (double)result->stored_bytes) &&
+                atsi_json_put(root, "state_bytes", (double)state_bytes(plan)) &&
+                atsi_json_put(root, "compute_bytes", (double)plan->limits.compute_bytes) &&
+                atsi_json_put_figure(root, "predicted_decode_us", plan->predicted_decode_us) &&
+                atsi_json_put_figure(root, "predicted_prefill_us", plan->predicted_prefill_us);
     char *text = good ? cJSON_PrintUnformatted(root) : NULL;
     if (text) fprintf(out, "%s\n", text);
     cJSON_free(text);

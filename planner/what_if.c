@@ -113,8 +113,8 @@ static void add_json_row(struct table *t, uint64_t vram, uint32_t n_ctx, const s
     cJSON *o = cJSON_CreateObject();
     t->good = t->good && o && cJSON_AddItemToArray(t->rows, o) && atsi_json_put(o, "vram_bytes", (double)vram) &&
               atsi_json_put(o, "n_ctx", n_ctx) && cJSON_AddBoolToObject(o, "fits", e->fits) &&
-              (!e->fits || (atsi_json_put(o, "chunk", e->chunk) && atsi_json_put(o, "decode_us", e->decode_us) &&
-                            atsi_json_put(o, "prefill_us", e->prefill_us)));
+              (!e->fits || (atsi_json_put(o, "chunk", e->chunk) && atsi_json_put_figure(o, "decode_us", e->decode_us) &&
+                            atsi_json_put_figure(o, "prefill_us", e->prefill_us)));
 }
 
 static void print_row(struct table *t, uint64_t vram, uint32_t n_ctx, const struct atsi_elsewhere *e) {

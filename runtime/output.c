@@ -1,10 +1,10 @@
 #include "runtime/output.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/json.h"
 #include "runtime/text/stop_match.h"
 #include "runtime/text/utf8_hold.h"
 
@@ -94,10 +94,9 @@ static bool add_result(cJSON *root, const struct atsi_output_impl *x, const stru
     for (size_t i = 0; ids && i < x->ids.n_ids; i++)
         if (!cJSON_AddItemToArray(ids, cJSON_CreateNumber(x->ids.ids[i]))) return false;
     return ids && cJSON_AddStringToObject(root, "finish", atsi_finish_name(r->finish)) &&
-           cJSON_AddNumberToObject(root, "n_prompt", r->n_prompt) &&
-           cJSON_AddNumberToObject(root, "n_generated", r->n_generated) &&
-           cJSON_AddNumberToObject(root, "prefill_us", r->prefill_us) &&
-           cJSON_AddNumberToObject(root, "decode_us", r->decode_us);
+           atsi_json_put(root, "n_prompt", r->n_prompt) && atsi_json_put(root, "n_generated", r->n_generated) &&
+           atsi_json_put_figure(root, "prefill_us", r->prefill_us) &&
+           atsi_json_put_figure(root, "decode_us", r->decode_us);
 }
 
 // The text as a C string. cJSON has no way to write U+0000; U+FFFD stands for it.

@@ -356,3 +356,11 @@ enum atsi_status atsi_json_get_word(const cJSON *object, const char *field, cons
         used += (size_t)snprintf(list + used, sizeof list - used, "%s\"%s\"", i ? ", " : "", words[i]);
     return atsi_fail(err, ATSI_BAD_INPUT, "field \"%s\" is \"%s\"; it must be one of %s", field, text, list);
 }
+
+// ---- writing -----------------------------------------------------------------------------------------------------
+
+bool atsi_json_put_figure(cJSON *object, const char *field, double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", value);
+    return atsi_json_put(object, field, value == trunc(value) ? value : strtod(text, NULL));
+}

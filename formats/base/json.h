@@ -56,4 +56,8 @@ static inline bool atsi_json_put(cJSON *object, const char *field, double value)
     return cJSON_AddNumberToObject(object, field, value) != NULL;
 }
 
+// The same for what was measured or predicted and is to be read by people and scripts: six significant digits, but whole numbers as they
+// are.
+bool atsi_json_put_figure(cJSON *object, const char *field, double value);
+
 #endif

@@ -145,6 +145,20 @@ static void getters_name_the_field(void **state) {
     cJSON_Delete(tree);
 }
 
+static void figures_are_rounded_and_whole_numbers_are_not(void **state) {
+    (void)state;
+    cJSON *object = cJSON_CreateObject();
+    assert_true(atsi_json_put_figure(object, "a", 0.123456789012345) && atsi_json_put_figure(object, "b", 1.0 / 3) &&
+                atsi_json_put_figure(object, "c", 2e6 / 3) && atsi_json_put_figure(object, "d", -1e-7 / 3) &&
+                atsi_json_put_figure(object, "e", 1234567890123) && atsi_json_put_figure(object, "f", 0) &&
+                atsi_json_put_figure(object, "g", 12345678.9) && atsi_json_put(object, "h", 0.123456789012345));
+    char *text = cJSON_PrintUnformatted(object);
+    assert_string_equal(text, "{\"a\":0.123457,\"b\":0.333333,\"c\":666667,\"d\":-3.33333e-08,\"e\":1234567890123,"
+                              "\"f\":0,\"g\":12345700,\"h\":0.123456789012345}");
+    cJSON_free(text);
+    cJSON_Delete(object);
+}
+
 static void files_are_named(void **state) {
     (void)state;
     struct atsi_error err = {0};
@@ -166,7 +180,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_what_is_json),      cmocka_unit_test(refuses_what_is_not),
         cmocka_unit_test(tells_integers_as_written), cmocka_unit_test(getters_name_the_field),
-        cmocka_unit_test(files_are_named),
+        cmocka_unit_test(files_are_named),           cmocka_unit_test(figures_are_rounded_and_whole_numbers_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
