@@ -16,6 +16,22 @@ template <int WIDTH = WARP> __device__ inline float lanes_sum(float v) {
     for (int step = WIDTH / 2; step > 0; step /= 2) v += __shfl_xor_sync(ALL_LANES, v, step);
     return v;
 }
+// The sums of N values over the warp, each with lanes_sum's additions but with few exchanges: lane l gets that of value l / (WARP / N). N: a
+// power of two. All lanes call.
+template <int N, int STEP = WARP / 2> __device__ inline float lanes_sums(const float v[N]) {
+    if constexpr (N == 1) {
+        return lanes_sum<2 * STEP>(v[0]);
+    } else {
+        float half[N / 2];
+        bool upper = threadIdx.x & STEP; // goes on with the upper half of the values
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            float kept = upper ? v[i + N / 2] : v[i], given = upper ? v[i] : v[i + N / 2];
+            half[i] = kept + __shfl_xor_sync(ALL_LANES, given, STEP);
+        }
+        return lanes_sums<N / 2, STEP / 2>(half);
+    }
+}
 template <int WIDTH = WARP> __device__ inline float lanes_max(float v) {
 #pragma unroll
     for (int step = WIDTH / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, step));

@@ -20,8 +20,8 @@ static void forget_outputs(struct cuda_device *d, const struct atsi_op_call *cal
 }
 
 // The last bytes of scratch.
-static uint32_t *router_counter(const struct cuda_device *d) {
-    return (uint32_t *)(d->scratch.base + d->scratch.size_bytes - ROUTER_COUNTER_BYTES);
+static uint64_t *router_posts(const struct cuda_device *d) {
+    return (uint64_t *)(d->scratch.base + d->scratch.size_bytes - ROUTER_POST_BYTES);
 }
 
 // ---- launch -----------------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ static bool joins(struct launch_ctx *x, const struct atsi_op_call *call) {
         return true;
     }
     if (w->scores.n_in == 0) return product_waits_for_router(x, call);
-    if (!router_launch_with_scores(x, &w->scores, &w->norm, call, router_counter(x->device))) return false;
+    if (!router_launch_with_scores(x, &w->scores, &w->norm, call, router_posts(x->device))) return false;
     w->scores.n_in = 0;
     w->norm.n_rows = 0;
     w->before = NONE_STARTS_LATE;
@@ -129,7 +129,7 @@ static struct scratch plan_scratch(const struct atsi_program *p, uint32_t n_toke
     s.groups_bytes = aligned(experts_groups_bytes(p, n_tokens_max));
     s.grids_offset = s.groups_offset + s.groups_bytes;
     s.grids_bytes = aligned(matmul_tables_bytes(p));
-    s.size_bytes = s.grids_offset + s.grids_bytes + ROUTER_COUNTER_BYTES;
+    s.size_bytes = s.grids_offset + s.grids_bytes + ROUTER_POST_BYTES;
     return s;
 }
 
@@ -151,8 +151,8 @@ static cudaError_t load_all(const struct cuda_device *d, const struct atsi_progr
 }
 
 // Streams do not wait for the default one.
-static cudaError_t clear_counter(const struct cuda_device *d) {
-    cudaError_t status = cudaMemset(router_counter(d), 0, ROUTER_COUNTER_BYTES);
+static cudaError_t clear_posts(const struct cuda_device *d) {
+    cudaError_t status = cudaMemset(router_posts(d), 0, ROUTER_POST_BYTES);
     return status == cudaSuccess ? cudaDeviceSynchronize() : status;
 }
 
@@ -169,7 +169,7 @@ enum atsi_status cuda_prepare(struct atsi_device *base, const struct atsi_progra
     ATSI_TRY(d->base.ops->alloc(base, planned.size_bytes, &memory, err));
     d->scratch = planned;
     d->scratch.base = (uint8_t *)memory;
-    ATSI_TRY(cuda_check(d, clear_counter(d), "clearing a counter", err));
+    ATSI_TRY(cuda_check(d, clear_posts(d), "clearing scratch memory", err));
     if (planned.grids_bytes != 0)
         ATSI_TRY(cuda_check(d, grid_tables_upload(d->scratch.base + planned.grids_offset), "copying codebooks", err));
     return cuda_check(d, load_all(d, p), "loading kernels", err);
