@@ -5,8 +5,8 @@
 namespace {
 
 constexpr int HEAD_WARPS = 4;
-
-__device__ inline void prefetch(const float *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+constexpr uint32_t AHEAD =
+    8; // elements of a head that a lane has under way at once, and weights that it has before the wait
 
 // position * frequency, less whole turns. The product's rounding error is kept and 2 pi is subtracted in two parts, because
 // at position 1e6 a float product is off by 0.06.
@@ -17,13 +17,68 @@ __device__ inline float turned(float position, float frequency) {
     return angle + error;
 }
 
+// What no kernel writes of a lane's first elements and pairs: elements lane, lane + 32, ..., pairs likewise.
+struct lane_tables {
+    float weight[AHEAD], frequency[AHEAD / 2];
+    __device__ lane_tables(const head_part &part, uint32_t lane) {
+        load(weight, part.normed ? part.norm_weight : NULL, part.dim, 1.0f, lane);
+        load(frequency, part.inv_freq, part.rope.n_rot / 2, 0.0f, lane);
+    }
+    template <uint32_t N>
+    __device__ static void load(float (&v)[N], const float *from, uint32_t n, float otherwise, uint32_t lane) {
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++) v[k] = otherwise;
+        if (!from) return;
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            if (lane + k * WARP < n) v[k] = from[lane + k * WARP];
+    }
+};
+
+// A warp fetches a head's row to shared memory. Returns what the lane's elements add to the sum of squares.
+__device__ inline float fetch_head(float *row, const float *in, uint32_t dim, uint32_t lane) {
+    float squares = 0.0f;
+    for (uint32_t first = 0; first < dim; first += AHEAD * WARP) {
+        const float *from = in + first + lane;
+        float *to = row + first + lane, v[AHEAD];
+        uint32_t n_left = dim - first;
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) v[k] = lane + k * WARP < n_left ? from[k * WARP] : 0.0f;
+        __syncwarp(); // no load is put off until another is there
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            if (lane + k * WARP < n_left) to[k * WARP] = v[k];
+            squares += v[k] * v[k];
+        }
+    }
+    return squares;
+}
+
+__device__ inline void norm_head(float *row, const head_part &part, const lane_tables &tables, float squares,
+                                 uint32_t lane) {
+    float scale = rsqrtf(lanes_sum(squares) / (float)part.dim + part.eps);
+#pragma unroll
+    for (uint32_t k = 0; k < AHEAD; k++)
+        if (lane + k * WARP < part.dim) row[lane + k * WARP] = row[lane + k * WARP] * scale * tables.weight[k];
+    for (uint32_t d = lane + AHEAD * WARP; d < part.dim; d += WARP)
+        row[d] = row[d] * scale * (part.norm_weight ? part.norm_weight[d] : 1.0f);
+}
+
 // A warp rotates a head's row in shared memory, every lane whole pairs.
-__device__ inline void rotate(float *row, const head_part &part, float position, int lane) {
+__device__ inline void rotate(float *row, const head_part &part, const lane_tables &tables, float position,
+                              uint32_t lane) {
     uint32_t half = part.rope.n_rot / 2;
     bool split = part.rope.pairing == ATSI_ROPE_HALF_SPLIT;
-    for (uint32_t pair = lane; pair < half; pair += WARP) {
+#pragma unroll 1
+    for (uint32_t i = 0; lane + i * WARP < half; i++) {
+        uint32_t pair = lane + i * WARP;
+        float frequency = tables.frequency[0];
+#pragma unroll
+        for (uint32_t k = 1; k < AHEAD / 2; k++)
+            if (i == k) frequency = tables.frequency[k];
+        if (i >= AHEAD / 2) frequency = part.inv_freq[pair];
         float sine, cosine;
-        sincosf(turned(position, part.inv_freq[pair]), &sine, &cosine);
+        sincosf(turned(position, frequency), &sine, &cosine);
         sine *= part.rope.scale;
         cosine *= part.rope.scale;
         uint32_t first = split ? pair : 2 * pair, second = split ? pair + half : 2 * pair + 1;
@@ -33,40 +88,26 @@ __device__ inline void rotate(float *row, const head_part &part, float position,
     }
 }
 
-// What no kernel writes is on its way to the cache while the predecessor ends.
-__device__ inline void prefetch_tables(const head_part &part, int lane) {
-    constexpr uint32_t LINE = 32; // floats
-    if (part.normed && part.norm_weight && lane * LINE < part.dim) prefetch(part.norm_weight + lane * LINE);
-    if (part.inv_freq && lane * LINE < part.rope.n_rot / 2) prefetch(part.inv_freq + lane * LINE);
-}
-
 // A warp a head. x: warps over the heads of all parts, y: token.
 template <enum atsi_dtype KV>
 __global__ void __launch_bounds__(HEAD_WARPS *WARP) heads_kernel(const __grid_constant__ heads_args a) {
     __shared__ __align__(16) float rows[HEAD_WARPS][HEAD_DIM_MAX];
-    int lane = threadIdx.x % WARP, token = blockIdx.y, p = 0;
+    uint32_t lane = threadIdx.x % WARP;
+    int token = blockIdx.y, p = 0;
     uint32_t head = blockIdx.x * HEAD_WARPS + threadIdx.x / WARP;
     for (; p < a.n_parts && head >= a.parts[p].n_heads; p++) head -= a.parts[p].n_heads;
-    if (p < a.n_parts) prefetch_tables(a.parts[p], lane);
+    bool none = p == a.n_parts;
+    const head_part &part = a.parts[none ? 0 : p];
+    lane_tables tables(part, lane);
     wait_for_predecessor();
     start_successor(); // behind the wait: attention counts on it (split_kernel)
-    if (p == a.n_parts) return;
-    const head_part &part = a.parts[p];
+    if (none) return;
+    int pos = a.round->first_pos + token; // under way beside the head
     float *row = rows[threadIdx.x / WARP];
-    const float *in = part.in + (uint64_t)token * part.in_stride + head * part.dim;
-    float squares = 0.0f;
-    for (uint32_t d = lane; d < part.dim; d += WARP) {
-        row[d] = in[d];
-        squares += row[d] * row[d];
-    }
-    if (part.normed) {
-        float scale = rsqrtf(lanes_sum(squares) / (float)part.dim + part.eps);
-        for (uint32_t d = lane; d < part.dim; d += WARP)
-            row[d] = row[d] * scale * (part.norm_weight ? part.norm_weight[d] : 1.0f);
-    }
+    float squares = fetch_head(row, part.in + (uint64_t)token * part.in_stride + head * part.dim, part.dim, lane);
+    if (part.normed) norm_head(row, part, tables, squares, lane);
     __syncwarp();
-    int pos = a.round->first_pos + token;
-    if (part.inv_freq) rotate(row, part, (float)pos, lane);
+    if (part.inv_freq) rotate(row, part, tables, (float)pos, lane);
     __syncwarp();
     if (part.out) {
         float *out = part.out + (uint64_t)token * part.out_stride + head * part.dim;
