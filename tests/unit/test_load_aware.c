@@ -143,6 +143,37 @@ static void rounds_are_nearly_as_fast_as_with_known_speeds(void **state) {
 }
 
 // The plan's times are wrong from the start: what is recorded makes better shares.
+static void run_rounds(struct made_up_machine *m, const struct made_up_load *load, int n) {
+    for (int i = 0; i < n; i++) made_up_run(m, load, 1); // the first round that ends is the last
+}
+
+// The example of docs/load.md, which tells one of these runs: how many matrices travel, and how many rounds after a change they do.
+static void the_example_is_as_documented(void **state) {
+    (void)state;
+    const struct made_up_load none = plain(&(struct atsi_scales){1, 1, 1, 0}),
+                              load = plain(&(struct atsi_scales){2.5, 1, 1, 0});
+    struct model model;
+    open_large_model(&model);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct made_up_machine m;
+        made_up_open(&m, &model.plan, model.homes, seed * 2654435761u, seed);
+        run_rounds(&m, &none, 100);
+        assert_int_equal(m.at_work.n_promoted, 30);
+        run_rounds(&m, &load, 12);
+        assert_int_equal(m.at_work.n_promoted, 30);
+        run_rounds(&m, &load, 18);
+        assert_in_range(m.at_work.n_promoted, 44, 48);
+        run_rounds(&m, &load, 70);
+        assert_in_range(m.at_work.n_promoted, 44, 48);
+        run_rounds(&m, &none, 15);
+        assert_in_range(m.at_work.n_promoted, 44, 48);
+        run_rounds(&m, &none, 65); // in most runs some 20, but not where something was tried just before
+        assert_int_equal(m.at_work.n_promoted, 30);
+        made_up_close(&m);
+    }
+    close_model(&model);
+}
+
 static void a_wrong_profile_is_corrected(void **state) {
     (void)state;
     static const struct atsi_scales truth = {0.6, 1.2, 1.5, 0};
@@ -305,6 +336,7 @@ static void uneven_shares_settle(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_are_nearly_as_fast_as_with_known_speeds),
+        cmocka_unit_test(the_example_is_as_documented),
         cmocka_unit_test(a_wrong_profile_is_corrected),
         cmocka_unit_test(rises_are_smaller_than_those_of_a_static_schedule),
         cmocka_unit_test(a_light_load_changes_nothing),
