@@ -9,9 +9,8 @@ static const double switch_gain = 0.015, luck_weight = 0.75, most_gain = 0.15;
 // A forecast of the other use leans on speeds that were recorded under this one. At the start and after long, a trial may show that it is
 // better than its forecast, if that is near enough to what is at work for the trial to cost little.
 static const double near = 1.08;
-// The same use was decided for the plan's speeds: what is a little better for those recorded is worth it at the start. Later nothing is
-// wrong, and the speeds that it was decided for were recorded, too.
-static const double polish = 0.98, later_polish = 0.97;
+// When nothing has changed, and the speeds that the same use was decided for were recorded too, a little better is not worth it.
+static const double polish = 0.97;
 // Where rounds differ much among each other, a trial of some rounds says less than the forecast for the same use: then it is enough if
 // this part of what was promised is seen, less what may be bad luck. The other use has to turn out clearly better.
 static const double kept_part = 0.25;
@@ -280,10 +279,7 @@ static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *
 }
 
 // Another look at the use at hand is only worth it when speeds turned out different from what it was decided for.
-static bool is_as_decided(const struct atsi_tuner *t) {
-    bool known = t->at_work.use == ATSI_LINK_STREAMS || t->at_work.by_unit;
-    return known && is_alike(t, &t->at_work.scales, &t->now);
-}
+static bool is_as_decided(const struct atsi_tuner *t) { return is_alike(t, &t->at_work.scales, &t->now); }
 
 // What has been tried is too far behind for a better decision to help.
 static bool is_hopeless(const struct atsi_tuner *t) {
@@ -292,9 +288,7 @@ static bool is_hopeless(const struct atsi_tuner *t) {
 
 static bool next_of_first_trials(struct atsi_tuner *t) {
     enum atsi_link_use use = t->at_work.use;
-    // The forecast of streams tells whether other streams are better; that of shares knows nothing of what single units took.
-    double most_ratio = use == ATSI_LINK_STREAMS ? polish : INFINITY;
-    if (t->n_left[use] > 0 && !is_as_decided(t) && !is_hopeless(t)) return try_use(t, use, most_ratio, "trial");
+    if (t->n_left[use] > 0 && !is_as_decided(t) && !is_hopeless(t)) return try_use(t, use, least_promise(t), "trial");
     t->n_left[use] = 0;
     return t->n_left[other(use)] > 0 ? try_other(t, near, "trial") : settle(t);
 }
@@ -424,7 +418,7 @@ static bool try_to_polish(struct atsi_tuner *t) {
     if (t->polish_step < ATSI_TUNER_LONGEST) t->polish_step *= 2;
     if (atsi_scales_deviation(&t->at_work.scales, &t->now) < t->params.epsilon / 10 || has_lost(t, &wish)) return false;
     begin_again(t);
-    return ask(t, &wish, &t->now, fmin(least_promise(t), later_polish), "speeds are known better");
+    return ask(t, &wish, &t->now, fmin(least_promise(t), polish), "speeds are known better");
 }
 
 // Every time that it came out too far behind counts for less.

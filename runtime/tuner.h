@@ -8,7 +8,7 @@
 // the other use.
 //
 // At home is what comes out of the first trials: of the use of the link that the plan's times favour, as they have it, then as decided for
-// what that showed, and of the other use likewise if its forecast is near.
+// what that showed if that promises enough, and of the other use likewise if its forecast is near.
 #ifndef ATSI_RUNTIME_TUNER_H
 #define ATSI_RUNTIME_TUNER_H
 

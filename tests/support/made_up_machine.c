@@ -65,7 +65,8 @@ static void build_rounds(struct made_up_machine *m, const struct atsi_assignment
 
 static void decide(struct made_up_machine *m, const struct atsi_tuner_wish *wish, struct made_up_rounds *out) {
     struct atsi_assignment a;
-    assert_int_equal(atsi_dispatcher_decide(m->dispatcher, 1, wish->use, &wish->scales, NULL, &a, NULL), ATSI_OK);
+    const struct atsi_unit_factors *factors = wish->by_unit ? m->factors : NULL;
+    assert_int_equal(atsi_dispatcher_decide(m->dispatcher, 1, wish->use, &wish->scales, factors, &a, NULL), ATSI_OK);
     build_rounds(m, &a, out);
 }
 
@@ -95,7 +96,8 @@ double made_up_best_us(struct made_up_machine *m, const struct atsi_scales *scal
     return best;
 }
 
-static const double weather_us = 300000; // what wanders has another value after that
+static const double weather_us = 300000;  // what wanders has another value after that
+static const double forecast_part = 0.08; // of the time that a decision takes, until it is known what it promises
 
 // ---- what a round takes --------------------------------------------------------------------------------------------
 
@@ -138,16 +140,20 @@ static double run_round(struct made_up_machine *m, const struct made_up_load *lo
     struct atsi_scales now = {shaken(m, s->cpu, load->shaking) * (1 + load->wandering * weather_now(m)),
                               shaken(m, s->gpu, load->shaking), shaken(m, s->link, load->shaking), s->handover_us};
     now.cpu *= 1 + load->recoil * fmax(0, (double)r->n_promoted - m->n_promoted_first);
+    if (m->tuner.asked && m->slowed_deciding > 0) now.cpu *= m->slowed_deciding;
     for (uint32_t i = 0; i < r->cost.n_actions; i++) {
         const struct atsi_split_cost *c = &r->cost.splits[i];
-        r->drawn.splits[i] = (struct atsi_split_cost){.cpu_us = draw_cpu(m, load, c->cpu_us * now.cpu),
-                                                      .gpu_us = draw_device(m, load, c->gpu_us * now.gpu),
-                                                      .link_us = draw_device(m, load, c->link_us * now.link)};
+        r->drawn.splits[i] =
+            (struct atsi_split_cost){.cpu_us = draw_cpu(m, load, c->cpu_us * now.cpu),
+                                     .gpu_us = draw_device(m, load, c->gpu_us * now.gpu),
+                                     .link_us = draw_device(m, load, shaken(m, c->link_us * now.link, load->uneven))};
     }
     return atsi_script_time(&r->script, &r->drawn, &(struct atsi_scales){1, 1, 1, now.handover_us});
 }
 
-static void record(struct made_up_machine *m, double round_us) {
+static double most_us(const struct atsi_split_cost *c) { return 2 * (c->gpu_us + c->link_us); }
+
+static void record(struct made_up_machine *m, double round_us, bool uneven) {
     struct made_up_rounds *r = &m->at_work;
     bool times_device = atsi_recorder_times_device(&m->recorder);
     for (uint32_t i = 0; i < r->cost.n_actions; i++) {
@@ -156,7 +162,8 @@ static void record(struct made_up_machine *m, double round_us) {
         if (c->cpu_us > 0)
             atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], c->cpu_us, 0);
         else if (device_us > 0 && times_device)
-            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], device_us, 0);
+            atsi_recorder_note_device(&m->recorder, &r->recent_us[i], device_us,
+                                      uneven ? most_us(&r->cost.splits[i]) : 0);
     }
     atsi_recorder_end_round(&m->recorder, &r->cost, r->recent_us);
     struct atsi_scales prompt = m->recorder.scales;
@@ -212,36 +219,56 @@ static void take_over(struct made_up_machine *m, struct made_up_rounds *next, co
     m->n_taken_over++;
 }
 
-// As the rescheduler: what is kept returns at once, what promises too little is declined. False when nothing else is asked for.
-static bool answer(struct made_up_machine *m) {
-    struct made_up_rounds next;
+// As the rescheduler: what promises too little is declined. False when nothing else is asked for.
+static bool forecast(struct made_up_machine *m) {
     m->n_decided++;
-    if (is_best(m)) {
-        next = m->best;
-        m->has_best = false;
-        take_over(m, &next, "returned");
-        return false;
-    }
-    decide(m, &m->tuner.wish, &next);
-    double at_work_us = time_of(&m->at_work, &m->tuner.now), next_us = time_of(&next, &m->tuner.now);
-    if (next_us <= at_work_us * m->tuner.most_ratio) {
-        take_over(m, &next, "taken over");
-        return false;
-    }
-    tell(m, "declined", &next, next_us, at_work_us);
-    forget(&next);
+    decide(m, &m->tuner.wish, &m->next);
+    double at_work_us = time_of(&m->at_work, &m->tuner.now), next_us = time_of(&m->next, &m->tuner.now);
+    m->has_next = next_us <= at_work_us * m->tuner.most_ratio;
+    if (m->has_next) return false;
+    tell(m, "declined", &m->next, next_us, at_work_us);
+    forget(&m->next);
     return atsi_tuner_declined(&m->tuner);
 }
 
-static void go_on(struct made_up_machine *m, double round_us) {
-    bool is_wanted = !m->stays || !atsi_tuner_is_settled(&m->tuner);
-    if (m->tuner.asked && (is_best(m) || m->now_us >= m->asked_us + m->deciding_us)) {
-        if (answer(m)) m->asked_us = m->now_us;
-    } else if (is_wanted && atsi_tuner_record(&m->tuner, round_us, &m->recorder.scales)) {
+// What is kept returns at once.
+static void answer(struct made_up_machine *m) {
+    struct made_up_rounds best = m->best;
+    double took_us = m->now_us - m->asked_us;
+    if (is_best(m)) {
+        m->has_best = false;
+        m->n_decided++;
+        take_over(m, &best, "returned");
+    } else if (m->has_next && took_us >= m->deciding_us) {
+        m->has_next = false;
+        take_over(m, &m->next, "taken over");
+    } else if (!m->has_next && took_us >= forecast_part * m->deciding_us && forecast(m)) {
         m->asked_us = m->now_us;
     }
+}
+
+static void ask(struct made_up_machine *m) {
+    m->asked_us = m->now_us;
+    atsi_script_unit_factors(m->plan, &m->at_work.script, &m->at_work.cost, m->at_work.recent_us, &m->recorder.scales,
+                             m->factors);
+}
+
+static void go_on(struct made_up_machine *m, double round_us) {
+    bool is_wanted = !m->never && (!m->stays || !atsi_tuner_is_settled(&m->tuner));
+    if (m->tuner.asked)
+        answer(m);
+    else if (is_wanted && atsi_tuner_record(&m->tuner, round_us, &m->recorder.scales))
+        ask(m);
     if (!m->tuner.asked && atsi_tuner_is_settled(&m->tuner)) drop_best(m);
     if (atsi_tuner_is_surprised(&m->tuner)) atsi_recorder_look(&m->recorder);
+}
+
+static double run_one(struct made_up_machine *m, const struct made_up_load *load) {
+    double round_us = run_round(m, load);
+    m->now_us += round_us;
+    record(m, round_us, load->uneven > 0);
+    go_on(m, round_us);
+    return round_us;
 }
 
 static int compare(const void *a, const void *b) {
@@ -255,17 +282,17 @@ double made_up_run(struct made_up_machine *m, const struct made_up_load *load, d
     };
     double *times = calloc(MOST, sizeof *times), end_us = m->now_us + us;
     uint32_t n = 0;
-    while (m->now_us < end_us && n < MOST) {
-        double round_us = run_round(m, load);
-        m->now_us += round_us;
-        times[n++] = round_us;
-        record(m, round_us);
-        go_on(m, round_us);
-    }
+    while (m->now_us < end_us && n < MOST) times[n++] = run_one(m, load);
     qsort(times, n, sizeof *times, compare);
     double median = times[n / 2];
     free(times);
     return median;
+}
+
+double made_up_run_rounds(struct made_up_machine *m, const struct made_up_load *load, uint32_t n) {
+    double us = 0;
+    for (uint32_t i = 0; i < n; i++) us += run_one(m, load);
+    return us;
 }
 
 void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum atsi_backend *homes, uint64_t seed,
@@ -273,6 +300,8 @@ void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum 
     uint32_t n = plan->program.n_units;
     *m = (struct made_up_machine){.plan = plan, .random = seed, .weather = weather, .deciding_us = 60000};
     m->units = calloc(n, sizeof *m->units);
+    m->factors = calloc(n, sizeof *m->factors);
+    for (uint32_t u = 0; u < n; u++) m->factors[u] = (struct atsi_unit_factors){1, 1};
     atsi_round_units(plan, 1, plan->limits.temp_bytes, NULL, m->units);
     struct atsi_dispatcher_params params = {.plan = plan, .policy = ATSI_POLICY_FIFO, .has_device = true};
     enum atsi_travel *travel = calloc(n, sizeof *travel);
@@ -294,7 +323,9 @@ void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum 
 
 void made_up_close(struct made_up_machine *m) {
     drop_best(m);
+    if (m->has_next) forget(&m->next);
     forget(&m->at_work);
     atsi_dispatcher_free(m->dispatcher);
     free(m->units);
+    free(m->factors);
 }

@@ -18,6 +18,7 @@ struct made_up_load {
     double device_stalls;  // in a millisecond of work on the device
     double
         recoil; // work of the CPU takes that part longer for every unit that it has given away since the start: it waits more often
+    double uneven; // what crosses the link for a split differs from token to token, by that part of it either way
 };
 
 struct made_up_rounds { // under one assignment
@@ -32,13 +33,16 @@ struct made_up_machine {
     struct atsi_dispatcher *dispatcher;
     struct atsi_schedule_unit *units; // [n_units]
     uint32_t n_promoted_first;
-    bool stays;         // what comes out of the first trials is kept
-    double deciding_us; // a decision takes as long, beside the rounds
+    bool stays;             // what comes out of the first trials is kept
+    bool never;             // the first assignment is
+    double deciding_us;     // a decision that is taken over takes as long, beside the rounds
+    double slowed_deciding; // work of the CPU takes as long as that meanwhile: the thread needs one of the cores
     struct atsi_tuner tuner;
     struct atsi_recorder recorder;
-    struct made_up_rounds at_work, best; // best: of trials, to return to it
+    struct atsi_unit_factors *factors;         // [n_units]
+    struct made_up_rounds at_work, best, next; // best: of trials, to return to it; next: is being prepared
     struct atsi_tuner_wish best_wish;
-    bool has_best;
+    bool has_best, has_next;
     double now_us, asked_us;  // time; when the decision under way was asked for
     uint64_t random, weather; // weather: what wanders, by time
     uint32_t n_decided, n_taken_over;
@@ -51,6 +55,8 @@ void made_up_open(struct made_up_machine *m, struct atsi_plan *plan, const enum 
 void made_up_close(struct made_up_machine *m);
 // Rounds for us of time; the median of what they took.
 double made_up_run(struct made_up_machine *m, const struct made_up_load *load, double us);
+// n rounds; the time of all of them.
+double made_up_run_rounds(struct made_up_machine *m, const struct made_up_load *load, uint32_t n);
 // What a round takes at these speeds under the assignment of a wish.
 double made_up_time(struct made_up_machine *m, const struct atsi_tuner_wish *wish, const struct atsi_scales *scales);
 // Decided by who knows the speeds: the better use of the link.

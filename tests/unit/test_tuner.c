@@ -85,6 +85,22 @@ static void shares_are_decided_again_with_what_the_first_trial_showed(void **sta
     assert_true(r.last.scales.cpu == 1.3 && r.last.scales.link == 0.8);
 }
 
+// The speeds of a few rounds may be luck: what is decided for them has to promise more than that, as later decisions do.
+static void the_first_speeds_have_to_promise_something(void **state) {
+    (void)state;
+    double most_ratio[2];
+    for (int noise = 0; noise < 2; noise++) {
+        struct atsi_scales scales = {1.3, 1, 0.8, 0};
+        struct atsi_tuner t;
+        atsi_tuner_start(&t, &with_choice);
+        atsi_tuner_begun(&t, ATSI_LINK_SHARES, 0);
+        while (!atsi_tuner_record(&t, 30 + 3 * noise * (t.n_rounds % 3), &scales)) assert_true(t.n_rounds < 20);
+        assert_true(t.wish.use == ATSI_LINK_SHARES && t.wish.scales.cpu == 1.3);
+        most_ratio[noise] = t.most_ratio;
+    }
+    assert_true(most_ratio[0] > 0.98 && most_ratio[0] < 0.99 && most_ratio[1] < most_ratio[0] - 0.02);
+}
+
 static void what_was_better_by_the_plan_stays(void **state) {
     (void)state;
     struct machine m = {{40, 30}, 0.9, {1.3, 1, 0.8, 0}, 0}; // decided for measured speeds it is slower
@@ -437,6 +453,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_fastest_use_whichever_it_is),
         cmocka_unit_test(shares_are_decided_again_with_what_the_first_trial_showed),
+        cmocka_unit_test(the_first_speeds_have_to_promise_something),
         cmocka_unit_test(what_was_better_by_the_plan_stays),
         cmocka_unit_test(changes_count_from_what_was_better),
         cmocka_unit_test(what_was_in_vain_is_remembered),
