@@ -1,7 +1,7 @@
 # ATSI: one Makefile. `make help` lists the targets.
 #
 # Variables: B=build folder   CUDA=0 leaves the GPU part out   CUDA_ARCH=sm_89 (default: this machine's card)
-#            STATIC=1 links the libraries statically where Debian ships an archive   SAN=address,undefined
+#            STATIC=1 links the libraries statically where Debian ships an archive   SAN=address,undefined   V=1 shows commands
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -16,7 +16,6 @@ DESTDIR ?=
 OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= -Werror
-# V=1 shows the commands.
 Q       := $(if $(V),,@)
 
 CPPFLAGS += -I. -D_GNU_SOURCE
@@ -80,10 +79,13 @@ help:
 	@echo "make demo       install what is missing, build, generate text from plans/demo.atsp"
 	@echo "make check      build and run the test suite (Debian packages only)"
 	@echo "make oracle     tests against PyPI oracles (llama.cpp, gguf, transformers)"
-	@echo "make soak       long random runs; make bench  kernel lab and end-to-end figures"
-	@echo "make lint       clang-format, clang-tidy, include rules"
+	@echo "make soak       long random runs"
+	@echo "make bench      kernels, tokenizer, solver and scheduler; whole programs: docs/measuring.md"
+	@echo "make lint       clang-format, clang-tidy, shellcheck, include rules"
 	@echo "make asan|tsan  the test suite under sanitizers; make fuzz [FUZZ_SECONDS=60]"
-	@echo "make install PREFIX=$(PREFIX) DESTDIR="
+	@echo "make install|uninstall PREFIX=$(PREFIX) DESTDIR="
+	@echo "make setup      install the Debian packages that are missing; make clean  remove $(B)"
+	@echo "variables       B=$(B) CUDA=0 CUDA_ARCH=sm_89 STATIC=1 SAN=address V=1 (the Makefile's head explains them)"
 
 # ISA flags go by file suffix, so nothing wide leaks into the portable build.
 $(B)/obj/%_avx2.c.o:    ISA := -mavx2 -mfma -mf16c -mbmi -mbmi2
