@@ -39,6 +39,12 @@ template <class W> struct span_sums {
 #pragma unroll
             for (int i = 0; i < 4; i++) c[h][i] = SUM_ZERO;
     }
+    __device__ void add(const span_sums &others) {
+#pragma unroll
+        for (int h = 0; h < W::SCALES; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[h][i] += others.c[h][i];
+    }
     // Adds the product of a span.
     __device__ void multiply(const uint32_t a[4], uint32_t b0, uint32_t b1) {
         if (W::SCALES == 2) {

@@ -227,8 +227,8 @@ __device__ inline span_scales scales_of(const span_scales unpacked[2], int q, in
 template <class W, int N_IN> struct lane_constants {
     static constexpr int SHARE = GROUP_SPANS / N_IN;
     uint32_t mine[SHARE]; // 1 where the lane's column g stands for span s of a set, else 0
-    decltype(W::table(0)) table;
-    __device__ lane_constants(const tiled_args &a, int g) : table(W::table(a.n_cols % 32)) {
+    decltype(W::table(0, false)) table;
+    __device__ lane_constants(const tiled_args &a, int g) : table(W::table(a.n_cols % 32, N_IN == 1)) {
 #pragma unroll
         for (int s = 0; s < SHARE; s++) {
             mine[s] = g % SHARE == s;
@@ -243,6 +243,9 @@ template <class W, int N_IN>
 __device__ inline void multiply_set(span_sums<W> &sums, const uint8_t *stage, int q, const uint32_t b[2],
                                     const lane_constants<W, N_IN> &lane, int g, int t) {
     constexpr int SHARE = GROUP_SPANS / N_IN;
+    // A matrix instruction waits for the one whose sums it goes on with: in two rows they wait half as long.
+    constexpr bool APART = W::HALVES && N_IN == 1;
+    span_sums<W> beside = {};
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int span = q * SHARE + s, in_block = span % W::BLOCK_SPANS;
@@ -252,12 +255,13 @@ __device__ inline void multiply_set(span_sums<W> &sums, const uint8_t *stage, in
         if constexpr (W::HALVES) {
             uint32_t others[4];
             words.halves(in_block % W::STEP_SPANS, lane.table, codes, others);
-            sums.multiply(others, b0, b1);
+            (APART ? beside : sums).multiply(others, b0, b1);
         } else {
             words.codes(in_block % W::STEP_SPANS, codes);
         }
         sums.multiply(codes, b0, b1);
     }
+    if (APART) sums.add(beside);
 }
 
 // acc[row][column] += the part of the group in `stage`, for a single input row.

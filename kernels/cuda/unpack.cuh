@@ -14,7 +14,7 @@
 //     codes(i, a)                             the i-th span of the step (i a constant after unrolling): codes plus offset(i), rows 2g
 //                                             and 2g + 1 of columns 4t.., then of columns 16+4t..
 //     halves(i, table, a, b)                  where W::HALVES: two operands whose sum is codes(i), cheaper than their sum, from
-//                                             W::table(0); the lane's columns in the order 4t, 16+4t, 4t+1, 16+4t+1 and 4t+2, 16+4t+2, 4t+3, 16+4t+3
+//                                             W::table(0, whether a register is to spare); the lane's columns in the order 4t, 16+4t, 4t+1, 16+4t+1 and 4t+2, 16+4t+2, 4t+3, 16+4t+3
 //   W::packed_scales                          registers of one span's scales of rows 2g and 2g + 1
 //     load(block, span, g)                    span: within the block
 //     unpack(s)
@@ -41,7 +41,7 @@ struct plain_codes {
     __host__ __device__ static constexpr int offset(int) { return 0; }
     static constexpr bool UNSIGNED = false, HALVES = false, WHOLE = false;
     struct no_table {};
-    __device__ static no_table table(uint32_t) { return {}; }
+    __device__ static no_table table(uint32_t, bool) { return {}; }
     // Of types that do not stand in TILE16 (grid_matrix.cuh).
     static constexpr bool UNPACKED = false;
     static constexpr int CODEBOOK_BYTES = 0;
@@ -126,16 +126,24 @@ __device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selecto
     return out;
 }
 // The same tables as sums of two that an instruction each looks up: codes below 8 find their value in the first and signs of
-// entries in the second, the other codes the reverse; the values are chosen so that these signs, 0 or -1, cancel out.
+// entries in the second, the other codes the reverse; the values are chosen so that these signs, 0 or -1, cancel out. The second is
+// looked up by the codes' complement (15 - code), so it stands in reverse.
 struct split_table {
-    uint32_t low[2], high[2];
+    uint32_t low[2], high[2], ones;
 };
-// zero: 0 that the compiler cannot know, or it would load the words anew for every look-up.
-__device__ inline split_table iq4_split(uint32_t zero) {
-    return {{0xbfad9881u | zero, 0xf6eaddcfu | zero}, {0x271a0e02u | zero, 0x725a4636u | zero}};
+// zero: 0 that the compiler cannot know, or it would load the words anew for every look-up. spare: there is a register for `ones`.
+__device__ inline split_table iq4_split(uint32_t zero, bool spare) {
+    return {{0xbfad9881u | zero, 0xf6eaddcfu | zero}, {0x36465a72u | zero, 0x020e1a27u | zero}, spare ? zero - 1 : ~0u};
 }
-__device__ inline split_table fp4_split(uint32_t zero) {
-    return {{0x04030200u | zero, 0x0d090705u | zero}, {0xfdfeff00u | zero, 0xf4f8fafcu | zero}};
+__device__ inline split_table fp4_split(uint32_t zero, bool spare) {
+    return {{0x04030200u | zero, 0x0d090705u | zero}, {0xfcfaf8f4u | zero, 0x00fffefdu | zero}, spare ? zero - 1 : ~0u};
+}
+
+// ~w as -w - 1: a multiply-add goes to another pipe than logic, whose own is full. Of known ones the compiler makes logic again.
+__device__ inline uint32_t complement(uint32_t w, uint32_t ones) {
+    uint32_t out;
+    asm("mad.lo.u32 %0, %1, %2, %2;" : "=r"(out) : "r"(w), "r"(ones));
+    return out;
 }
 
 // Nibbles in their own order: operands 0 and 1 those of the words' low halves, 2 and 3 of the high halves.
@@ -144,7 +152,7 @@ __device__ inline void look_up_halves(const split_table &table, uint2 w, uint32_
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         a[k] = permute(table.low[0], table.low[1], codes[k]);
-        b[k] = permute(table.high[0], table.high[1], codes[k] ^ 0x8888u);
+        b[k] = permute(table.high[0], table.high[1], complement(codes[k], table.ones));
     }
 }
 
@@ -278,7 +286,7 @@ struct weight_iq4_nl : scale_only {
     static constexpr enum atsi_dtype DTYPE = ATSI_IQ4_NL;
     static constexpr int TILE_BYTES = ATSI_TILE_IQ4_NL_BYTES;
     static constexpr bool HALVES = true;
-    __device__ static split_table table(uint32_t zero) { return iq4_split(zero); }
+    __device__ static split_table table(uint32_t zero, bool spare) { return iq4_split(zero, spare); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int, int g, int t) { q.load(block + ATSI_TILE_IQ4_NL_QS, g, t); }
@@ -298,7 +306,7 @@ struct weight_mxfp4 : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_MXFP4;
     static constexpr int TILE_BYTES = ATSI_TILE_MXFP4_BYTES, BLOCK_SPANS = 1, STEP_SPANS = 1, SCALES = 1, MINS = 0;
     static constexpr bool HALVES = true;
-    __device__ static split_table table(uint32_t zero) { return fp4_split(zero); }
+    __device__ static split_table table(uint32_t zero, bool spare) { return fp4_split(zero, spare); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int, int g, int t) { q.load(block + ATSI_TILE_MXFP4_QS, g, t); }
@@ -440,7 +448,7 @@ struct weight_iq4_xs : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_IQ4_XS;
     static constexpr int TILE_BYTES = ATSI_TILE_IQ4_XS_BYTES, BLOCK_SPANS = 8, STEP_SPANS = 1, SCALES = 1, MINS = 0;
     static constexpr bool HALVES = true;
-    __device__ static split_table table(uint32_t zero) { return iq4_split(zero); }
+    __device__ static split_table table(uint32_t zero, bool spare) { return iq4_split(zero, spare); }
     struct words {
         nibble_words q;
         __device__ void load(const uint8_t *block, int step, int g, int t) {
