@@ -52,6 +52,12 @@ struct expert_place {
 };
 static_assert(EXPERTS_CAP < 1 << 15, "16 bits hold an expert, and a slot");
 
+// The input row of a block with experts (y: slot, z: token): one a pair, or one a token; of a dense one: 0. No division: with a pair in y
+// one stood between a router's choice and the first load.
+__device__ inline uint32_t in_row_of_block(const expert_args &e) {
+    return e.in_divisor == 1 ? blockIdx.z * e.n_slots + blockIdx.y : blockIdx.z;
+}
+
 // The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
 template <class W> struct group_stream {
     const uint8_t *at; // the next group, this lane's first 16 bytes of it
@@ -61,8 +67,8 @@ template <class W> struct group_stream {
         uint32_t tile_of_part = tile;
         const tiled_part &part = part_of(a, tile_of_part);
         group = first_group;
-        at = matrix_of(part.weight, part.resident, part.expert_bytes, place_of(a.experts, blockIdx.y, place.expert()),
-                       place.slot()) +
+        int matrix = place_of(a.experts, blockIdx.y, place.expert()); // what was fetched is for one token
+        at = matrix_of(part.weight, part.resident, part.expert_bytes, matrix, place.slot()) +
              (uint64_t)tile_of_part * (a.n_cols / (32 * W::BLOCK_SPANS)) * W::TILE_BYTES + group * GROUP_BYTES<W> +
              16 * (threadIdx.x % WARP);
     }
@@ -358,33 +364,32 @@ __device__ inline void store_tile(const float acc[2][2], float *partial, const t
         float sum = 0.0f;
         for (int w = 0; w < n_warps; w++) sum += partial[w * ATSI_TILE_ROWS * N_IN + i];
         if (part.bias) sum += part.bias[(uint64_t)expert * part.n_out + row];
-        float *out = N_IN == 1 && a.experts.ids
-                         ? out_of_pair(a.experts, blockIdx.y, part.out, part.out_stride, part.n_out)
-                         : part.out + (uint64_t)in * part.out_stride;
+        uint32_t out_row = N_IN == 1 ? blockIdx.z : in; // dense: z is 0, and y
+        float *out = part.out + (uint64_t)out_row * part.out_stride + (uint64_t)blockIdx.y * part.n_out;
         out[row] = part.add ? out[row] + sum : sum;
     }
 }
 
-// A block computes tiles blockIdx.x, blockIdx.x + gridDim.x, ... of n_tiles in all parts, its warps shares of the columns. y: pair
-// (experts, with N_IN 1). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
+// A block computes tiles blockIdx.x, blockIdx.x + gridDim.x, ... of n_tiles in all parts, its warps shares of the columns. y, z: slot and
+// token (experts, with N_IN 1). N_IN: 1, 2, 4 or 8; input rows behind a.n_in repeat the last and are not written.
 template <class W, int N_IN>
 __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     vector_kernel(const __grid_constant__ tiled_args a, uint32_t n_tiles) {
     extern __shared__ __align__(16) uint8_t dynamic[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
-    uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS, in_row = 0;
+    uint32_t n_spans = a.n_cols / 32, n_groups = (n_spans + GROUP_SPANS - 1) / GROUP_SPANS;
     group_stream<W> stream;
     bool by_expert = N_IN == 1 && a.experts.ids;
     if (!by_expert) start_successor();
     if (by_expert) {
+        const int32_t *id = a.experts.ids + (uint64_t)blockIdx.z * a.experts.ids_stride + blockIdx.y;
         if (!a.ids_are_final) wait_for_predecessor();
-        int expert = expert_of(a.experts, blockIdx.y);
+        int expert = __ldcg(id);
         if (expert < 0) {
             wait_for_predecessor();
             return;
         }
         stream.place = expert_place(a.experts, expert);
-        in_row = blockIdx.y / a.experts.in_divisor;
     }
     constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
     uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
@@ -395,7 +400,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
     wait_for_predecessor();
     start_successor(); // with experts only now: sums of experts count on it (waiting.h)
-    lane_rows<W, N_IN> rows(a, in_row, g, t);
+    lane_rows<W, N_IN> rows(a, N_IN == 1 ? in_row_of_block(a.experts) : 0, g, t);
     lane_constants<W, N_IN> constants(a, g);
     int buffer = 0;
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
@@ -453,7 +458,8 @@ template <class W, int N_IN> void run_vector(const tiled_args &a, uint32_t n_pai
     vector_shape shape = vector_shape_of<W, N_IN>(n_groups, n_tiles * n_pairs, a);
     uint32_t n_blocks = ceil_div((uint32_t)(shape.n_resident * a.n_multiprocessors), n_pairs);
     if (n_blocks > n_tiles) n_blocks = n_tiles;
-    launch_overlapping(vector_kernel<W, N_IN>, dim3(n_blocks, n_pairs), shape.n_warps * WARP,
+    uint32_t n_slots = a.experts.ids ? a.experts.n_slots : 1;
+    launch_overlapping(vector_kernel<W, N_IN>, dim3(n_blocks, n_slots, n_pairs / n_slots), shape.n_warps * WARP,
                        vector_shared_bytes<W, N_IN>(shape.n_warps, vector_stages(a.capability)), stream, a, n_tiles);
 }
 
