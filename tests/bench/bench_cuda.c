@@ -36,6 +36,15 @@ static int32_t *half_of_the_slots(struct bench *b, uint32_t n_experts) {
     return slots;
 }
 
+static void choose_experts(struct bench *b, uint32_t n_experts, uint32_t n_used) {
+    int32_t *host = malloc((size_t)ROWS_MAX * n_used * sizeof *host);
+    for (uint32_t i = 0; i < ROWS_MAX * n_used; i++)
+        host[i] = (int32_t)((i % n_used + i / n_used * 7 * n_used) % n_experts);
+    DO(b, copy_to_device(b->s, b->ids, host, (uint64_t)ROWS_MAX * n_used * sizeof *host, &b->err));
+    DO(b, stream_sync(b->s, &b->err));
+    free(host);
+}
+
 // resident: in whose pool half of the experts stand, NULL: all in b's.
 static void time_experts(struct bench *b, struct bench *resident, enum atsi_dtype dtype, uint32_t n_cols,
                          uint32_t n_out, uint32_t n_experts, uint32_t n_used, int n_tokens) {
@@ -47,12 +56,7 @@ static void time_experts(struct bench *b, struct bench *resident, enum atsi_dtyp
     snprintf(what, sizeof what, "experts %s %u x %u, %u of %u, %d tokens%s", atsi_dtype_name(dtype), n_cols, n_out,
              n_used, n_experts, n_tokens, resident ? ", half resident" : "");
     int32_t *slots = resident ? half_of_the_slots(b, n_experts) : NULL;
-    int32_t *host = malloc((size_t)ROWS_MAX * n_used * sizeof *host);
-    for (uint32_t i = 0; i < ROWS_MAX * n_used; i++)
-        host[i] = (int32_t)((i % n_used + i / n_used * 7 * n_used) % n_experts);
-    DO(b, copy_to_device(b->s, b->ids, host, (uint64_t)ROWS_MAX * n_used * sizeof *host, &b->err));
-    DO(b, stream_sync(b->s, &b->err));
-    free(host);
+    choose_experts(b, n_experts, n_used);
     DO(b, capture_begin(b->s, &b->err));
     for (int i = 0; i < n; i++) {
         struct atsi_op_call call = {.op = &op,
@@ -143,7 +147,88 @@ static void bench_vectors(struct bench *b) {
     for (int i = 0; i < N_TYPES; i++) time_matmul(b, TYPES[i], 5120, 17408, 8);
 }
 
+// The products of one token's experts as a layer has them.
+struct expert_shape {
+    enum atsi_dtype up, down;
+    uint32_t embed, ffn, n_experts, n_used;
+};
+// What of them is timed.
+enum expert_parts {
+    UP = 1,  // gate and up, which join
+    GLU = 2, // behind a norm, since it leaves its result where the norm left h's codes
+    DOWN = 4,
+    LAYER = UP | GLU | DOWN
+};
+
+// Returns the bytes of weights that a token reads.
+static double expert_ffn(struct bench *b, const struct expert_shape *e, enum expert_parts parts) {
+    float *x = b->rows[0], *gate = b->rows[1], *up = b->rows[2], *h = b->rows[3];
+    struct atsi_tensor in = tensor_of(e->up, e->embed, e->ffn, e->n_experts),
+                       down = tensor_of(e->down, e->ffn, e->embed, e->n_experts),
+                       scale = tensor_of(ATSI_F32, e->embed, 1, 1);
+    struct atsi_rows_ref ids = {b->ids, e->n_used, e->n_used}, wide = rows(gate, e->n_used * e->ffn);
+    struct atsi_op norm = {.kind = ATSI_OP_RMS_NORM, .u.norm = {e->embed, 1e-6f}}, glu = {.kind = ATSI_OP_GLU},
+                   widen = {.kind = ATSI_OP_EXPERTS, .u.experts = {e->n_experts, e->n_used, false}},
+                   narrow = {.kind = ATSI_OP_EXPERTS, .u.experts = {e->n_experts, e->n_used, true}};
+    double bytes = 0;
+    if (parts & GLU)
+        launch(b,
+               &(struct atsi_op_call){.op = &norm,
+                                      .in = {rows(x, e->embed)},
+                                      .out = {rows(h, e->embed)},
+                                      .tensor = {{rotate(b, scale.size_bytes), &scale}}},
+               1);
+    for (int i = 0; i < 2 && parts & UP; i++) {
+        launch(b,
+               &(struct atsi_op_call){.op = &widen,
+                                      .in = {rows(h, e->embed), ids},
+                                      .out = {rows(i == 0 ? gate : up, e->n_used * e->ffn)},
+                                      .tensor = {{rotate(b, in.size_bytes), &in}}},
+               1);
+        bytes += (double)in.size_bytes * e->n_used / e->n_experts;
+    }
+    if (parts & GLU)
+        launch(b, &(struct atsi_op_call){.op = &glu, .in = {wide, rows(up, e->n_used * e->ffn)}, .out = {wide}}, 1);
+    if (!(parts & DOWN)) return bytes;
+    launch(b,
+           &(struct atsi_op_call){.op = &narrow,
+                                  .in = {wide, ids},
+                                  .out = {rows(x, e->n_used * e->embed)},
+                                  .tensor = {{rotate(b, down.size_bytes), &down}}},
+           1);
+    return bytes + (double)down.size_bytes * e->n_used / e->n_experts;
+}
+
+static void time_expert_ffn(struct bench *b, const struct expert_shape *e, enum expert_parts parts, const char *what) {
+    enum {
+        N = 20
+    };
+    void *graph = NULL;
+    double bytes = 0;
+    char line[100];
+    snprintf(line, sizeof line, "%s %s, %u x %u, %u of %u", what, atsi_dtype_name(parts & UP ? e->up : e->down),
+             parts & UP ? e->embed : e->ffn, parts & UP ? e->ffn : e->embed, e->n_used, e->n_experts);
+    choose_experts(b, e->n_experts, e->n_used);
+    DO(b, capture_begin(b->s, &b->err));
+    for (int i = 0; i < N; i++) bytes = expert_ffn(b, e, parts);
+    DO(b, capture_end(b->s, &graph, &b->err));
+    report_bytes(b, line, time_graph(b, graph, N), bytes);
+}
+
+// GPT-OSS-20B, then both kinds of layers of Qwen3-30B-A3B.
+static void bench_expert_ffns(struct bench *b) {
+    static const struct expert_shape SHAPES[] = {{ATSI_MXFP4, ATSI_MXFP4, 2880, 2880, 32, 4},
+                                                 {ATSI_Q4_K, ATSI_Q4_K, 2048, 768, 128, 8},
+                                                 {ATSI_Q4_K, ATSI_Q6_K, 2048, 768, 128, 8}};
+    for (int i = 0; i < 3; i++) {
+        if (i < 2) time_expert_ffn(b, &SHAPES[i], UP, "experts' gate and up");
+        time_expert_ffn(b, &SHAPES[i], DOWN, "experts' down");
+        time_expert_ffn(b, &SHAPES[i], LAYER, "norm, gate and up, GLU, down");
+    }
+}
+
 static void bench_experts(struct bench *b) {
+    bench_expert_ffns(b);
     static const int TOKENS[] = {1, 8, 512, 2048};
     for (int i = 0; i < 4; i++) {
         time_experts(b, NULL, ATSI_Q4_K, 2048, 768, 128, 8, TOKENS[i]);
