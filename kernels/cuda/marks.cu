@@ -33,12 +33,20 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int
     return cuda_check(d, cudaGetLastError(), "posting a mark", err);
 }
 
+// While the stream waits for it. Rows in the card's own memory are out of its reach.
+static bool host_may_write(const void *rows) {
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, rows) == cudaSuccess) return attributes.type != cudaMemoryTypeDevice;
+    (void)cudaGetLastError();
+    return true;
+}
+
 enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, const int32_t *base_dev, int32_t offset,
                                  struct atsi_error *err) {
     struct cuda_device *d = cuda_device_of(s->device);
     ATSI_TRY(cuda_healthy(d, err));
     ATSI_TRY(cuda_flush(s, err));
-    d->acts.data = NULL; // the host may write mapped rows meanwhile
+    if (host_may_write(d->acts.data)) d->acts.data = NULL;
     await_mark_kernel<<<1, 1, 0, ((struct cuda_stream *)s)->handle>>>({(int32_t *)word_dev, base_dev, offset});
     return cuda_check(d, cudaGetLastError(), "waiting for a mark", err);
 }
