@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "formats/base/clock.h"
+#include "formats/base/sort.h"
 #include "kernels/narrow_call.h"
 
 enum {
@@ -350,13 +351,8 @@ static enum atsi_status make_calls(struct bench *b, struct atsi_error *err) {
 
 // ---- timing -------------------------------------------------------------------------------------------------------
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double atsi_median(double *samples, int n, double *spread) {
-    qsort(samples, (size_t)n, sizeof *samples, compare_doubles);
+    atsi_sort_doubles(samples, (size_t)n);
     double median = n % 2 ? samples[n / 2] : 0.5 * (samples[n / 2 - 1] + samples[n / 2]);
     *spread = median > 0 ? (samples[n - 1] - samples[0]) / median : 0;
     return median;

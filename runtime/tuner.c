@@ -1,8 +1,9 @@
 #include "runtime/tuner.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "formats/base/sort.h"
 
 // What a decision has to promise at least: what a switch and a few rounds that may be worse cost, and what medians of rounds differ by luck.
 static const double switch_gain = 0.015, luck_weight = 0.75, most_gain = 0.15;
@@ -29,17 +30,12 @@ static const double most_error = 1.25;
 
 // ---- rounds -------------------------------------------------------------------------------------------------------
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Of the last n rounds, of which there are that many. Luck is reckoned from the quartiles, which single rounds of three times the usual leave alone.
 static struct atsi_tuner_summary sum_up(const struct atsi_tuner *t, uint32_t n) {
     double sorted[ATSI_TUNER_MANY_ROUNDS];
     for (uint32_t back = 0; back < n; back++)
         sorted[back] = t->times_us[(t->n_rounds - 1 - back) % ATSI_TUNER_MANY_ROUNDS];
-    qsort(sorted, n, sizeof *sorted, compare);
+    atsi_sort_doubles(sorted, n);
     double median_us = sorted[n / 2], deviation = (sorted[3 * n / 4] - sorted[n / 4]) / 1.35;
     return (struct atsi_tuner_summary){median_us, (sorted[n - 1] - sorted[0]) / median_us,
                                        1.25 * deviation / sqrt(n) / median_us};
@@ -70,7 +66,7 @@ bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
 }
 
 static double median_of(double *values, uint32_t n) {
-    qsort(values, n, sizeof *values, compare);
+    atsi_sort_doubles(values, n);
     return values[n / 2];
 }
 

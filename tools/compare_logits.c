@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/sort.h"
+
 static float *read_floats(const char *path, long skip, long *n) {
     FILE *f = fopen(path, "rb");
     if (!f || fseek(f, 0, SEEK_END)) {
@@ -46,11 +48,6 @@ struct distance {
     double max_abs, square_sum, kl_sum, kl_max;
     long n_top1;
 };
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void add_row(struct distance *d, const float *a, const float *b, long n) {
     double za = log_sum_exp(a, n), zb = log_sum_exp(b, n), kl = 0;
@@ -97,7 +94,7 @@ int main(int argc, char **argv) {
         add_row(&d, reference + r * vocab, ours + r * vocab, vocab);
         row_rms[r] = sqrt((d.square_sum - before) / (double)vocab);
     }
-    qsort(row_rms, (size_t)rows, sizeof *row_rms, compare_doubles);
+    atsi_sort_doubles(row_rms, (size_t)rows);
     printf("rows=%ld max_abs=%.3e rms=%.3e rms_median=%.3e kl=%.3e kl_max=%.3e top1=%ld/%ld\n", rows, d.max_abs,
            sqrt(d.square_sum / ((double)rows * (double)vocab)), row_rms[rows / 2], d.kl_sum / (double)rows, d.kl_max,
            d.n_top1, rows);

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "formats/base/error.h"
+#include "formats/base/sort.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/layout.h"
 #include "kernels/matmul.h"
@@ -76,13 +77,8 @@ struct samples {
     size_t n;
 };
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double low_decile(struct samples *s) {
-    qsort(s->times, s->n, sizeof *s->times, by_size);
+    atsi_sort_doubles(s->times, s->n);
     return s->times[s->n / 10];
 }
 

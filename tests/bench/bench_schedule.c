@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "formats/base/sort.h"
 #include "runtime/schedule/policies.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/search.h"
@@ -152,13 +153,8 @@ static void measure(struct atsi_scheduler *s, struct search *search, int k, doub
     f->paper[k] = total[ATSI_POLICY_PAPER] / out.total_us;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print_row(const char *name, double *values) {
-    qsort(values, N_ROUNDS, sizeof *values, compare);
+    atsi_sort_doubles(values, N_ROUNDS);
     double sum = 0;
     for (int k = 0; k < N_ROUNDS; k++) sum += values[k];
     printf("%-36s mean %7.3f  median %7.3f  90 %% %7.3f  worst %7.3f\n", name, sum / N_ROUNDS, values[N_ROUNDS / 2],

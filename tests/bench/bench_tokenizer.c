@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "formats/base/sort.h"
 #include "planner/tokenizer.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -43,11 +44,6 @@ static void repeat(struct atsi_bytes *text, size_t size) {
         stop_on(atsi_bytes_append(text, copy.data, copy.size, &err), &err);
         atsi_bytes_free(&copy);
     }
-}
-
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static void *build(const char *path, size_t *size) {
@@ -90,7 +86,7 @@ int main(int argc, char **argv) {
         stop_on(atsi_tokenizer_encode(tokenizer, text.data, text.size, 0, &list, &err), &err);
         times_s[run] = now_s() - start;
     }
-    qsort(times_s, N_RUNS, sizeof *times_s, compare_times);
+    atsi_sort_doubles(times_s, N_RUNS);
     double megabytes = (double)text.size / 1e6;
     printf("encode: median %.1f MB/s (%.1f to %.1f over %d runs), %zu bytes, %.2f bytes a token\n",
            megabytes / times_s[N_RUNS / 2], megabytes / times_s[N_RUNS - 1], megabytes / times_s[0], N_RUNS, text.size,

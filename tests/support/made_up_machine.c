@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/sort.h"
 #include "runtime/temp_ring.h"
 #include "tests/support/check.h"
 #include "tests/support/small_model.h"
@@ -271,11 +272,6 @@ static double run_one(struct made_up_machine *m, const struct made_up_load *load
     return round_us;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double made_up_run(struct made_up_machine *m, const struct made_up_load *load, double us) {
     enum {
         MOST = 8192
@@ -283,7 +279,7 @@ double made_up_run(struct made_up_machine *m, const struct made_up_load *load, d
     double *times = calloc(MOST, sizeof *times), end_us = m->now_us + us;
     uint32_t n = 0;
     while (m->now_us < end_us && n < MOST) times[n++] = run_one(m, load);
-    qsort(times, n, sizeof *times, compare);
+    atsi_sort_doubles(times, n);
     double median = times[n / 2];
     free(times);
     return median;

@@ -1,4 +1,5 @@
 // Sizes, hashing, strings and file mapping.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include "formats/base/hash.h"
 #include "formats/base/map.h"
 #include "formats/base/size.h"
+#include "formats/base/sort.h"
 #include "formats/base/str.h"
 #include "formats/base/temp_file.h"
 #include "tests/support/check.h"
@@ -165,6 +167,14 @@ static void test_map(void **state) {
     temp_remove(folder);
 }
 
+static void doubles_are_sorted(void **state) {
+    (void)state;
+    double values[] = {3, -1, INFINITY, 0, 3, -INFINITY, 1e-300};
+    static const double sorted[] = {-INFINITY, -1, 0, 1e-300, 3, 3, INFINITY};
+    atsi_sort_doubles(values, sizeof values / sizeof *values);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) assert_true(values[i] == sorted[i]);
+}
+
 // $TMPDIR, else /tmp; a folder that is none, or has too long a name, is told.
 static void temporary_files_stand_where_they_are_told_to(void **state) {
     (void)state;
@@ -221,13 +231,10 @@ static void arrays_grow_by_doubling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size_parse),
-        cmocka_unit_test(test_size_format),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_str),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(arrays_grow_by_doubling),
-        cmocka_unit_test(temporary_files_stand_where_they_are_told_to),
+        cmocka_unit_test(test_size_parse),    cmocka_unit_test(test_size_format),
+        cmocka_unit_test(test_hash),          cmocka_unit_test(test_str),
+        cmocka_unit_test(test_map),           cmocka_unit_test(arrays_grow_by_doubling),
+        cmocka_unit_test(doubles_are_sorted), cmocka_unit_test(temporary_files_stand_where_they_are_told_to),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
