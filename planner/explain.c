@@ -317,11 +317,7 @@ static bool put_all(cJSON *root, const struct explained *e) {
 
 static enum atsi_status print_json(FILE *out, const struct explained *e, struct atsi_error *err) {
     cJSON *root = cJSON_CreateObject();
-    char *text = root && put_all(root, e) ? cJSON_PrintUnformatted(root) : NULL;
-    if (text) fprintf(out, "%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+    return atsi_json_print(out, root, root && put_all(root, e), err);
 }
 
 static void print_text(FILE *out, const struct explained *e, const struct atsi_device_profile *profile) {

@@ -143,11 +143,7 @@ static enum atsi_status verified_json(FILE *out, const struct atsi_plan_file *fi
                 cJSON_AddBoolToObject(root, "good", true) &&
                 atsi_json_put(root, "n_tensors", atsi_plan_file_n_blobs(file)) &&
                 atsi_json_put(root, "bytes", (double)atsi_plan_file_size_bytes(file));
-    char *text = good ? cJSON_PrintUnformatted(root) : NULL;
-    if (text) fprintf(out, "%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+    return atsi_json_print(out, root, good, err);
 }
 
 enum atsi_status atsi_report_verified(FILE *out, const struct atsi_plan_file *file, bool json, struct atsi_error *err) {
@@ -176,11 +172,7 @@ static enum atsi_status written_json(FILE *out, const char *path, const struct a
                 atsi_json_put(root, "compute_bytes", (double)plan->limits.compute_bytes) &&
                 atsi_json_put_figure(root, "predicted_decode_us", plan->predicted_decode_us) &&
                 atsi_json_put_figure(root, "predicted_prefill_us", plan->predicted_prefill_us);
-    char *text = good ? cJSON_PrintUnformatted(root) : NULL;
-    if (text) fprintf(out, "%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+    return atsi_json_print(out, root, good, err);
 }
 
 enum atsi_status atsi_report_written(const struct atsi_console *console, const char *path, const struct atsi_plan *plan,

@@ -157,12 +157,7 @@ static enum atsi_status write_json(struct table *t, const struct atsi_place_opti
     t->rows = cJSON_AddArrayToObject(root, "rows");
     t->good = t->rows != NULL;
     enum atsi_status status = t->good ? fill_table(t, options, err) : ATSI_OK;
-    char *text = status == ATSI_OK && t->good ? cJSON_PrintUnformatted(root) : NULL;
-    if (text)
-        fprintf(t->out, "%s\n", text);
-    else if (status == ATSI_OK)
-        status = atsi_fail(err, ATSI_FAILED, "out of memory");
-    cJSON_free(text);
+    if (status == ATSI_OK) return atsi_json_print(t->out, root, t->good, err);
     cJSON_Delete(root);
     return status;
 }

@@ -114,15 +114,9 @@ static enum atsi_status print_json(const struct atsi_output_impl *x, const struc
     struct atsi_bytes shown = {0};
     ATSI_TRY(text_for_json(x, &shown, err));
     cJSON *root = cJSON_CreateObject();
-    char *text = NULL;
-    if (root && cJSON_AddStringToObject(root, "text", shown.data) && add_result(root, x, r))
-        text = cJSON_PrintUnformatted(root);
-    cJSON_Delete(root);
+    bool good = root && cJSON_AddStringToObject(root, "text", shown.data) && add_result(root, x, r);
     atsi_bytes_free(&shown);
-    if (!text) return atsi_fail(err, ATSI_FAILED, "out of memory while printing the result");
-    puts(text);
-    free(text);
-    return ATSI_OK;
+    return atsi_json_print(stdout, root, good, err);
 }
 
 enum atsi_status atsi_output_finish(struct atsi_output *out, const struct atsi_generate_result *result,

@@ -364,3 +364,11 @@ bool atsi_json_put_figure(cJSON *object, const char *field, double value) {
     snprintf(text, sizeof text, "%.6g", value);
     return atsi_json_put(object, field, value == trunc(value) ? value : strtod(text, NULL));
 }
+
+enum atsi_status atsi_json_print(FILE *out, cJSON *root, bool complete, struct atsi_error *err) {
+    char *text = root && complete ? cJSON_PrintUnformatted(root) : NULL;
+    if (text) fprintf(out, "%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return text ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while printing the result");
+}

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "formats/base/error.h"
 
@@ -59,5 +60,9 @@ static inline bool atsi_json_put(cJSON *object, const char *field, double value)
 // The same for what was measured or predicted and is to be read by people and scripts: six significant digits, but whole numbers as they
 // are.
 bool atsi_json_put_figure(cJSON *object, const char *field, double value);
+
+// Writes a tree as one line and frees it. `complete`: all of it could be put; else, and without memory for the text, nothing is written
+// and the result is ATSI_FAILED. Whether the line arrived is the stream's to say.
+enum atsi_status atsi_json_print(FILE *out, cJSON *root, bool complete, struct atsi_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 // The strict JSON parser: accepted texts come back with their values, everything ambiguous is refused in one line.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "formats/base/json.h"
@@ -152,11 +153,17 @@ static void figures_are_rounded_and_whole_numbers_are_not(void **state) {
                 atsi_json_put_figure(object, "c", 2e6 / 3) && atsi_json_put_figure(object, "d", -1e-7 / 3) &&
                 atsi_json_put_figure(object, "e", 1234567890123) && atsi_json_put_figure(object, "f", 0) &&
                 atsi_json_put_figure(object, "g", 12345678.9) && atsi_json_put(object, "h", 0.123456789012345));
-    char *text = cJSON_PrintUnformatted(object);
+    char *text;
+    size_t size;
+    struct atsi_error err;
+    FILE *out = open_memstream(&text, &size);
+    check_ok(atsi_json_print(out, object, true, &err), err);
+    assert_int_equal(atsi_json_print(out, cJSON_CreateObject(), false, &err), ATSI_FAILED);
+    assert_int_equal(atsi_json_print(out, NULL, true, &err), ATSI_FAILED);
+    fclose(out);
     assert_string_equal(text, "{\"a\":0.123457,\"b\":0.333333,\"c\":666667,\"d\":-3.33333e-08,\"e\":1234567890123,"
-                              "\"f\":0,\"g\":12345700,\"h\":0.123456789012345}");
-    cJSON_free(text);
-    cJSON_Delete(object);
+                              "\"f\":0,\"g\":12345700,\"h\":0.123456789012345}\n");
+    free(text);
 }
 
 static void files_are_named(void **state) {
