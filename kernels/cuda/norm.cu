@@ -31,36 +31,43 @@ __global__ void norm_kernel(norm_args a) {
 }
 
 constexpr int THREADS_MAX = 1024, SUM_STEPS_MAX = 2, SUM_SLOTS_MAX = WARP;
+constexpr uint32_t FEW_SLOTS = 4, MANY_SLOTS = 8; // whose loads are under way at once
 
-// The order of a row's slots in its sum, and what each is weighted with.
+// A row's slots in the order of its sum: where each starts in the row, and what it is weighted with. Behind the last: what may be read, and is left
+// out.
 struct sum_order {
-    uint32_t slot[SUM_SLOTS_MAX];
+    uint32_t at[SUM_SLOTS_MAX];
     float weight[SUM_SLOTS_MAX];
 };
 
-// The first threads of the block call, one a slot.
+// The first warp calls, a lane a slot.
 __device__ inline void put_in_order(sum_order &order, const expert_sum_args &s, uint64_t row) {
-    uint32_t slot = threadIdx.x, rank = s.ids ? rank_of_slot(s.ids + row * s.ids_stride, s.n_slots, slot) : slot;
-    order.slot[rank] = slot;
+    uint32_t slot = threadIdx.x;
+    if (slot >= s.n_slots) {
+        order.at[slot] = 0;
+        order.weight[slot] = 0.0f;
+        return;
+    }
+    uint32_t rank = s.ids ? rank_of_slot(s.ids + row * s.ids_stride, s.n_slots, slot) : slot;
+    order.at[rank] = slot * s.width;
     order.weight[rank] = __ldcg(s.weights + row * s.weights_stride + slot);
 }
 
 // A row's elements i .. i + 3, added to `old`, with the roundings of expert_sum_kernel: products are rounded before they are added.
+template <uint32_t AHEAD>
 __device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order &order, uint64_t row, uint32_t i,
                                       float4 old) {
-    constexpr uint32_t AHEAD = 8; // slots whose loads are under way at once
     const float *slots = s.slots + row * s.slots_stride + i;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (uint32_t first = 0; first < s.n_slots; first += AHEAD) {
         float4 v[AHEAD];
 #pragma unroll
-        for (uint32_t k = 0; k < AHEAD; k++)
-            v[k] = *(const float4 *)(slots + order.slot[min(first + k, s.n_slots - 1)] * s.width);
+        for (uint32_t k = 0; k < AHEAD; k++) v[k] = *(const float4 *)(slots + order.at[first + k]);
+        asm volatile("" ::: "memory"); // no load is put off until a sum is there
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++) {
-            // Selected, not branched to: else the loads would wait for the branch.
             bool there = first + k < s.n_slots;
-            float w = order.weight[there ? first + k : 0];
+            float w = order.weight[first + k];
             sum.x = there ? __fadd_rn(sum.x, __fmul_rn(v[k].x, w)) : sum.x;
             sum.y = there ? __fadd_rn(sum.y, __fmul_rn(v[k].y, w)) : sum.y;
             sum.z = there ? __fadd_rn(sum.z, __fmul_rn(v[k].z, w)) : sum.z;
@@ -72,18 +79,18 @@ __device__ inline float4 sum_of_slots(const expert_sum_args &s, const sum_order 
 
 // A block a row, of whole and aligned fours. A thread has the elements that it has in norm_kernel, and keeps their sums for the second
 // pass.
-template <int STEPS>
+template <int STEPS, uint32_t AHEAD>
 __global__ void __launch_bounds__(THREADS_MAX)
     sum_and_norm_kernel(const __grid_constant__ expert_sum_args s, const __grid_constant__ norm_args a) {
     start_successor();
     __shared__ float partial[WARP];
-    __shared__ sum_order order;
+    __shared__ __align__(16) sum_order order;
     uint64_t row = blockIdx.x;
     float4 v[STEPS], weights[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) weights[step] = weights_at(a, (step * blockDim.x + threadIdx.x) * 4);
     if (!s.inputs_are_final) wait_for_predecessor();
-    if (threadIdx.x < s.n_slots) put_in_order(order, s, row);
+    if (threadIdx.x < WARP) put_in_order(order, s, row);
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
@@ -97,7 +104,7 @@ __global__ void __launch_bounds__(THREADS_MAX)
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = (step * blockDim.x + threadIdx.x) * 4;
         if (i >= a.group) continue;
-        v[step] = sum_of_slots(s, order, row, i, v[step]);
+        v[step] = sum_of_slots<AHEAD>(s, order, row, i, v[step]);
         *(float4 *)(s.out + row * s.out_stride + i) = v[step];
         squares += squares_of(v[step]);
     }
@@ -112,8 +119,9 @@ __global__ void __launch_bounds__(THREADS_MAX)
 } // namespace
 
 cudaError_t load_norm(void) {
-    static const void *const KERNELS[] = {(const void *)norm_kernel, (const void *)sum_and_norm_kernel<1>,
-                                          (const void *)sum_and_norm_kernel<SUM_STEPS_MAX>};
+    static const void *const KERNELS[] = {(const void *)norm_kernel, (const void *)sum_and_norm_kernel<1, FEW_SLOTS>,
+                                          (const void *)sum_and_norm_kernel<1, MANY_SLOTS>,
+                                          (const void *)sum_and_norm_kernel<SUM_STEPS_MAX, MANY_SLOTS>};
     return load_kernels(KERNELS);
 }
 
@@ -185,7 +193,9 @@ bool norm_launch_with_sum(struct launch_ctx *x, const struct expert_sum_args *su
     sum_rows rows = rows_of(sum);
     if (!rows_aligned(rows.slots) || !rows_aligned(rows.out) || !reads_sum(rows, call, x->n_rows)) return false;
     norm_args a = args_of(x, call);
-    auto *kernel = sum->width <= STEP ? sum_and_norm_kernel<1> : sum_and_norm_kernel<SUM_STEPS_MAX>;
+    auto *kernel = sum->width > STEP           ? sum_and_norm_kernel<SUM_STEPS_MAX, MANY_SLOTS>
+                   : sum->n_slots <= FEW_SLOTS ? sum_and_norm_kernel<1, FEW_SLOTS>
+                                               : sum_and_norm_kernel<1, MANY_SLOTS>;
     launch_overlapping(kernel, x->n_rows, threads_of(a.group), 0, x->stream, *sum, a);
     return true;
 }
