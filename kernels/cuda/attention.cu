@@ -22,11 +22,15 @@ template <int D> __global__ void __launch_bounds__(join_threads(D)) join_kernel(
     int lane = threadIdx.x % WARP, head = blockIdx.x, token = blockIdx.y, row = token * a.group + head % a.group;
     int part = threadIdx.x / (D / 2), d = threadIdx.x % (D / 2) * 2;
     int n_used = divide_context<D>(a, __ldcg(&a.round->first_pos), row / SPLIT_ROWS * SPLIT_ROWS).n_used;
-    int n_of_part = (n_used - part + JOIN_PARTS - 1) / JOIN_PARTS;
     float sink = a.sinks ? a.sinks[head] * LOG2_E : -INFINITY;
-    partial_results<D> from(a, token, head);
+    partial_results<D> from(a, head / a.group, row);
     const float *of_part = from.sums + part * D + d;
     const float2 *of_lane = from.records + lane;
+    int n_of_part = (n_used - part + JOIN_PARTS - 1) / JOIN_PARTS;
+    if (n_used < 1) { // no round is like that, but what is asked before the wait is computed before it
+        wait_for_predecessor();
+        return;
+    }
     wait_for_predecessor();
     float2 record[PER_LANE], v[PER_PART]; // of splits lane, lane + 32, ..., and of part, part + 4, ...
 #pragma unroll
@@ -67,7 +71,7 @@ template <int D> __global__ void __launch_bounds__(join_threads(D)) join_kernel(
         y = make_float4(y.x / total, y.y / total, y.z / total, y.w / total);
     }
     uint32_t width = gridDim.x * D, at = head * D + d;
-    if (there) store4(a.out + (uint64_t)token * a.out_stride + at, y, 4, false);
+    if (there) store4(a.out + (uint64_t)token * a.out_stride + at, y, 4, true);
     if (acts.q)
         quantise4(y, acts.q + (uint64_t)token * width + at, acts.meta + (uint64_t)token * (width / 32) + at / 32,
                   there);
@@ -173,11 +177,12 @@ enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *
     return ATSI_OK;
 }
 
-// Enough blocks for three a multiprocessor, none with less than 64 keys when the cache is full.
+// Enough blocks for three a multiprocessor, none with less than 64 keys when as many are seen as may be.
 int choose_splits(const struct cuda_device *d, const attention_args &a) {
     int n_tiles = (int)ceil_div(a.n_tokens * a.group, SPLIT_ROWS),
         wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
-    int useful = (int)ceil_div(a.capacity, 64);
+    uint32_t n_seen = a.window > 0 ? (uint32_t)(a.window + a.n_tokens - 1) : a.capacity; // at most
+    int useful = (int)ceil_div(n_seen < a.capacity ? n_seen : a.capacity, 64);
     int n = wanted < useful ? wanted : useful;
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
 }
@@ -243,7 +248,7 @@ enum atsi_status launch_attention(struct launch_ctx *x, const struct atsi_op_cal
     bool few = a.n_tokens * a.group <= SPLIT_ROWS_CAP &&
                partial_bytes(p->n_kv_heads, (uint32_t)a.group, s->info->v_dim, (uint32_t)x->n_rows) <=
                    x->device->scratch.attention_bytes;
-    if (attention_has_mma(a.k_dim, a.v_dim, s->kv_type)) {
+    if (attention_has_mma(a.k_dim, a.v_dim, s->kv_type) && rows_aligned(call->in[0]) && rows_aligned(call->out[0])) {
         if (few)
             attend_divided(x, a, s->kv_type,
                            a.v_dim % 32 == 0 ? acts_reserve(x->device, call->out[0], a.n_tokens) : acts_out());

@@ -7,6 +7,8 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
+__device__ inline void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // First position that the token at `pos` sees.
 __device__ inline int first_seen(const attention_args &a, int pos) {
     return a.window > 0 ? max(0, pos - a.window + 1) : 0;
@@ -40,10 +42,11 @@ template <int D> __device__ inline division divide_context(const attention_args 
 template <int D> struct partial_results {
     float *sums;     // [split][D] of weight * value
     float2 *records; // [split]: the largest logit (base 2), -infinity where the row saw no key, and the sum of weights
-    __device__ partial_results(const attention_args &a, uint32_t token, uint32_t head) {
-        uint32_t n_heads = a.n_kv_heads * a.group, first = (token * n_heads + head) * a.n_splits;
+    // row: of the key head, in the order of attention.h
+    __device__ partial_results(const attention_args &a, uint32_t kv_head, uint32_t row) {
+        uint32_t n_rows = a.n_tokens * a.group, first = (kv_head * n_rows + row) * a.n_splits;
         sums = a.partial + first * D;
-        records = (float2 *)(a.partial + a.n_tokens * n_heads * a.n_splits * D) + first;
+        records = (float2 *)(a.partial + a.n_kv_heads * n_rows * a.n_splits * D) + first;
     }
 };
 

@@ -36,23 +36,29 @@ template <int D> __device__ inline void clear_rows(row_state<D> &r) {
             for (int i = 0; i < 4; i++) r.o[j][h][i] = 0.0f;
 }
 
-// Query fragments of rows first_row + g and first_row + g + 8; rows behind n_rows repeat the last.
+// Where the queries of rows first_row + g and first_row + g + 8 stand; rows behind n_rows repeat the last.
 template <int D>
-__device__ inline void load_queries(uint32_t q[D / 16][4], row_state<D> &r, const attention_args &a, int kv_head,
-                                    int first_row, int n_rows, int g, int t) {
-    int first_pos = a.round->first_pos;
+__device__ inline void place_queries(uint32_t at[2], row_state<D> &r, const attention_args &a, int first_pos,
+                                     int kv_head, int first_row, int n_rows, int g) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int row = min(first_row + g + 8 * i, n_rows - 1), token = row / a.group;
         r.pos[i] = first_pos + token;
-        const float *src = a.q + (uint64_t)token * a.q_stride + (kv_head * a.group + row % a.group) * D;
+        at[i] = token * a.q_stride + (kv_head * a.group + row % a.group) * D;
+        settle(at[i]);
+    }
+}
+// Their fragments. Rows stand on 16 bytes.
+template <int D>
+__device__ inline void load_queries(uint32_t q[D / 16][4], const float *rows, const uint32_t at[2], int t) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            const float *p = src + 16 * j + 4 * t;
-            q[j][i] = halves(p[0], p[1]);
-            q[j][2 + i] = halves(p[2], p[3]);
+            float4 v = *(const float4 *)(rows + at[i] + 16 * j + 4 * t);
+            q[j][i] = halves(v.x, v.y);
+            q[j][2 + i] = halves(v.z, v.w);
         }
-    }
 }
 
 // Masks the logits of 8 N keys from `key` on, folds them into maximum and sum and leaves their weights in s.
@@ -120,60 +126,63 @@ template <int D> struct split_stage<D, ATSI_Q8_0> {
     uint8_t k[SPLIT_KEYS][UNIT * (UNITS | 1)], v[SPLIT_KEYS][UNIT * (UNITS | 1)];
 };
 
-// Leaves a warp's rows in `shared`, 16 x (D + 2) floats.
-template <int D, bool NATURAL> __device__ inline void put_rows(const row_state<D> &r, float *shared, int g, int t) {
+// A warp's rows on their way to the others: each its elements, its maximum and its sum. Padding spreads rows over the banks.
+template <int D> struct warp_rows { float row[SPLIT_ROWS][D + 8]; };
+
+template <int D, bool NATURAL> __device__ inline void put_rows(const row_state<D> &r, warp_rows<D> &to, int g, int t) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float *p = shared + (g + 8 * row) * (D + 2);
-        if (t == 0) {
-            p[D] = r.largest[row];
-            p[D + 1] = r.sum[row];
-        }
+        float *p = to.row[g + 8 * row];
+        if (t == 0) *(float2 *)(p + D) = make_float2(r.largest[row], r.sum[row]);
 #pragma unroll
         for (int j = 0; j < D / 16; j++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) p[element_of<NATURAL>(j, h, i, t)] = r.o[j][h][2 * row + i];
-    }
-}
-// Folds rows that another warp left in `shared` into this warp's.
-template <int D, bool NATURAL> __device__ inline void merge_rows(row_state<D> &r, const float *shared, int g, int t) {
-#pragma unroll
-    for (int row = 0; row < 2; row++) {
-        const float *p = shared + (g + 8 * row) * (D + 2);
-        float top = fmaxf(r.largest[row], p[D]), base = top == -INFINITY ? 0.0f : top;
-        float mine = exp2f(r.largest[row] - base), other = exp2f(p[D] - base);
-        r.largest[row] = top;
-        r.sum[row] = r.sum[row] * mine + p[D + 1] * other;
-#pragma unroll
-        for (int j = 0; j < D / 16; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    r.o[j][h][2 * row + i] = r.o[j][h][2 * row + i] * mine + p[element_of<NATURAL>(j, h, i, t)] * other;
+                *(float2 *)(p + element_of<NATURAL>(j, h, 0, t)) =
+                    make_float2(r.o[j][h][2 * row], r.o[j][h][2 * row + 1]);
     }
 }
 
-// Leaves a block's rows to be joined.
-template <int D, bool NATURAL>
-__device__ inline void leave_rows(const row_state<D> &r, const attention_args &a, int kv_head, int first_row,
-                                  int n_rows, int g, int t) {
+// Joins the rows of a block's warps and leaves them for join_kernel: threads take four elements each.
+template <int D>
+__device__ inline void leave_rows(const warp_rows<D> of_warp[SPLIT_WARPS<D>], const attention_args &a, int kv_head,
+                                  int first_row, int n_rows) {
+    constexpr int WARPS = SPLIT_WARPS<D>, FOURS = D / 4;
+    for (int i = threadIdx.x; i < SPLIT_ROWS * FOURS; i += WARPS * WARP) {
+        int row = i / FOURS, d = i % FOURS * 4, at = first_row + row;
+        if (at >= n_rows) break;
+        float2 found[WARPS]; // largest, sum
+        float4 o[WARPS], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float top = -INFINITY, total = 0.0f;
 #pragma unroll
-    for (int row = 0; row < 2; row++) {
-        int at = first_row + g + 8 * row;
-        if (at >= n_rows) continue;
-        partial_results<D> p(a, at / a.group, kv_head * a.group + at % a.group);
-        float *sums = p.sums + blockIdx.y * D;
-        if (t == 0) p.records[blockIdx.y] = make_float2(r.largest[row], r.sum[row]);
+        for (int w = 0; w < WARPS; w++) {
+            found[w] = *(const float2 *)&of_warp[w].row[row][D];
+            o[w] = *(const float4 *)&of_warp[w].row[row][d];
+            top = fmaxf(top, found[w].x);
+        }
+        float base = top == -INFINITY ? 0.0f : top; // as in soften
 #pragma unroll
-        for (int j = 0; j < D / 16; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                *(float2 *)(sums + element_of<NATURAL>(j, h, 0, t)) =
-                    make_float2(r.o[j][h][2 * row], r.o[j][h][2 * row + 1]);
+        for (int w = 0; w < WARPS; w++) {
+            float shrink = exp2f(found[w].x - base);
+            total += found[w].y * shrink;
+            sum = make_float4(sum.x + o[w].x * shrink, sum.y + o[w].y * shrink, sum.z + o[w].z * shrink,
+                              sum.w + o[w].w * shrink);
+        }
+        partial_results<D> to(a, kv_head, at);
+        *(float4 *)(to.sums + blockIdx.y * D + d) = sum;
+        if (d == 0) to.records[blockIdx.y] = make_float2(top, total);
     }
+}
+
+// Brings a step's keys and values into the second-level cache, where it does not matter who writes them meanwhile.
+__device__ inline void prefetch_step(const attention_args &a, int kv_head, int key, int last, int lane) {
+    constexpr uint32_t LINE = 128;
+    bool values = lane >= SPLIT_KEYS;
+    uint32_t row_bytes = values ? a.v_row_bytes : a.k_row_bytes;
+    const uint8_t *row =
+        cached(values ? a.v_cache : a.k_cache, row_bytes, a, min(key + lane % SPLIT_KEYS, last), kv_head);
+    for (uint32_t offset = 0; offset < row_bytes; offset += LINE) prefetch(row + offset);
+    prefetch(row + row_bytes - 1);
 }
 
 // Starts copying a step's keys and values; keys behind `last` repeat it.
@@ -273,9 +282,10 @@ __device__ inline void attend_stage(row_state<D> &r, const uint32_t q[D / 16][4]
 // x: key head, y: split, z: 16 rows. Every warp takes 16 keys at a time through a ring of its own in shared memory: copies run n_stages
 // steps ahead.
 // Its predecessor is heads_kernel, which lets it start when all before that is complete: only the rows of this round are still to come, so
-// blocks that see earlier ones alone load their first steps before they wait.
+// warps whose first steps are of earlier ones load them before they wait, and the others bring theirs closer.
+// Small heads: the compiler would aim at five blocks a multiprocessor, more than are launched, and spill for them.
 template <int D, enum atsi_dtype KV>
-__global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_args a, int n_stages) {
+__global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP, D <= 64 ? 4 : 0) split_kernel(attention_args a, int n_stages) {
     start_successor();
     constexpr int WARPS = SPLIT_WARPS<D>;
     constexpr bool NATURAL = KV == ATSI_F16; // order of elements: element_of
@@ -287,10 +297,20 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     division context = divide_context<D>(a, first_pos, first_row);
     int begin = context.begin + blockIdx.y * context.per_split;
     int last = min(context.last, begin + context.per_split - 1);
-    if (begin > last || last >= first_pos) wait_for_predecessor();
-    if (begin > last) return;
+    if (begin > last) {
+        wait_for_predecessor();
+        return;
+    }
 
+    row_state<D> r;
+    uint32_t queries[2];
+    place_queries<D>(queries, r, a, first_pos, kv_head, first_row, n_rows, g);
     int key = begin + SPLIT_KEYS * warp, next = key, stage = 0;
+    if (min(last, key + (n_stages - 1) * STRIDE + SPLIT_KEYS - 1) >= first_pos) {
+        for (int i = 0; i < n_stages && key + i * STRIDE <= last; i++)
+            prefetch_step(a, kv_head, key + i * STRIDE, last, lane);
+        wait_for_predecessor();
+    }
     split_stage<D, KV> *ring = (split_stage<D, KV> *)dynamic + warp * n_stages;
     auto copy_next = [&]() {
         if (next <= last) copy_step(ring[stage], a, kv_head, next, last, lane);
@@ -299,11 +319,10 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
         stage = stage + 1 == n_stages ? 0 : stage + 1;
     };
     for (int i = 0; i < n_stages; i++) copy_next();
-    row_state<D> r;
-    uint32_t q[D / 16][4];
-    clear_rows(r);
     wait_for_predecessor();
-    load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
+    uint32_t q[D / 16][4];
+    load_queries<D>(q, a.q, queries, t);
+    clear_rows(r);
     for (; key <= last; key += STRIDE) {
         copy_wait_but(n_stages - 1);
         __syncwarp(); // every lane's part of the step is there
@@ -313,20 +332,14 @@ __global__ void __launch_bounds__(SPLIT_WARPS<D> *WARP) split_kernel(attention_a
     }
 
     __syncthreads(); // the rings become room for the warps' rows
-    float *shared = (float *)dynamic;
-    constexpr int RECORD = 16 * (D + 2);
-#pragma unroll
-    for (int half = WARPS / 2; half > 0; half /= 2) {
-        if (warp >= half && warp < 2 * half) put_rows<D, NATURAL>(r, shared + (warp - half) * RECORD, g, t);
-        __syncthreads();
-        if (warp < half) merge_rows<D, NATURAL>(r, shared + warp * RECORD, g, t);
-        __syncthreads();
-    }
-    if (warp == 0) leave_rows<D, NATURAL>(r, a, kv_head, first_row, n_rows, g, t);
+    warp_rows<D> *rows = (warp_rows<D> *)dynamic;
+    put_rows<D, NATURAL>(r, rows[warp], g, t);
+    __syncthreads();
+    leave_rows<D>(rows, a, kv_head, first_row, n_rows);
 }
 
 template <int D, enum atsi_dtype KV> static inline size_t split_shared_bytes(int n_stages) {
-    size_t rows = SPLIT_WARPS<D> / 2 * 16 * (D + 2) * sizeof(float);
+    size_t rows = SPLIT_WARPS<D> * sizeof(warp_rows<D>);
     size_t ring = SPLIT_WARPS<D> * n_stages * sizeof(split_stage<D, KV>);
     return ring > rows ? ring : rows;
 }
@@ -403,9 +416,11 @@ __global__ void __launch_bounds__(TILED_WARPS *WARP, 1) tiled_kernel(attention_a
         first_row = block_row + 16 * warp;
     row_state<D> r;
     uint32_t q[D / 16][4];
-    clear_rows(r);
-    load_queries<D>(q, r, a, kv_head, first_row, n_rows, g, t);
     int first_pos = a.round->first_pos;
+    uint32_t queries[2];
+    place_queries<D>(queries, r, a, first_pos, kv_head, first_row, n_rows, g);
+    load_queries<D>(q, a.q, queries, t);
+    clear_rows(r);
     int begin = first_seen(a, first_pos + block_row / a.group);
     int last = first_pos + (min(block_row + TILED_ROWS, n_rows) - 1) / a.group;
 

@@ -65,6 +65,10 @@ __device__ inline void wait_for_predecessor() {
 #endif
 }
 
+// Has the compiler compute here, before a wait, what it would put off until it is used. Not for pointers: what they point into would
+// be forgotten.
+__device__ inline void settle(uint32_t &v) { asm volatile("" : "+r"(v)); }
+
 // What most kernels begin with. Before any return: a kernel that ends without having waited would let its successor overtake the
 // kernels before it.
 __device__ inline void begin_kernel() {
