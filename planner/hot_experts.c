@@ -162,6 +162,7 @@ static struct router_times times_of(const struct atsi_plan *plan, uint32_t route
                             &(struct atsi_slot_times){.cpu_us = d->cpu_us * c->cpu_beside_link,
                                                       .gpu_us = d->gpu_us,
                                                       .link_us = d->transfer_us * c->link_in_place,
+                                                      .fetch_us = d->transfer_us * c->link_beside_cpu,
                                                       .cpu_fixed_us = d->cpu_fixed_us,
                                                       .gpu_fixed_us = d->gpu_fixed_us});
         t.token.handover_us = fmax(t.token.handover_us, d->switch_us);

@@ -16,6 +16,7 @@ void atsi_slot_times_add(struct atsi_slot_times *sum, const struct atsi_slot_tim
     sum->cpu_us += more->cpu_us;
     sum->gpu_us += more->gpu_us;
     sum->link_us += more->link_us;
+    sum->fetch_us += more->fetch_us;
     sum->cpu_fixed_us += more->cpu_fixed_us;
     sum->gpu_fixed_us += more->gpu_fixed_us;
 }
@@ -68,7 +69,7 @@ static struct sides sides_of(const struct atsi_expert_times *t, const struct ats
                       .gpu_us = gpu_us(&t->first, n_used, n_slots),
                       .in_place_us = t->first.link_us * absent_part};
     if (d->last_on_gpu) {
-        s.fetch_us = t->last.link_us * (n_used - n_resident) / n_used;
+        s.fetch_us = t->last.fetch_us * (n_used - n_resident) / n_used;
         s.after_us = t->last.gpu_us;
     } else {
         s.cpu_us += cpu_us(&t->last, n_used, n_slots);

@@ -12,9 +12,10 @@
 // n_slots <= n_used; n_used * (1 - hit_rate) for all of them, n_slots without residents. hit_rate is 0..1.
 double atsi_expected_misses(uint32_t n_slots, uint32_t n_used, double hit_rate);
 
-// What a token's whole set of experts takes in some products: all on the CPU, all on the GPU from its own memory, and all over the link.
+// What a token's whole set of experts takes in some products: all on the CPU, all on the GPU from its own memory, and all over the link: read
+// in place by the products, or fetched ahead of them.
 struct atsi_slot_times {
-    double cpu_us, gpu_us, link_us;
+    double cpu_us, gpu_us, link_us, fetch_us;
     double cpu_fixed_us,
         gpu_fixed_us; // of cpu_us and gpu_us, what a side takes for any slots at all: no more than those
 };

@@ -98,7 +98,7 @@ static double absent_in_step(const struct builder *b, const struct atsi_step *s,
 // What a token takes all of whose slots are on the step's side, and none of them resident.
 static double all_slots_us(const struct builder *b, const struct atsi_step *s, uint32_t i_unit) {
     struct atsi_slot_times t = atsi_slot_times_of(b->plan, i_unit, &b->units[i_unit], 1);
-    return s->backend == ATSI_CPU ? t.cpu_us : (s->fetches ? 0 : t.gpu_us) + t.link_us;
+    return s->backend == ATSI_CPU ? t.cpu_us : s->fetches ? t.fetch_us : t.gpu_us + t.link_us;
 }
 
 // *fetch_us: what a step fetches takes the link for, beside the steps behind it.
@@ -115,7 +115,8 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
         cost->gpu_us += (float)(weight * step_us(&work, unit->t_gpu_us, unit->gpu_fixed_us));
     if (s->by_token || s->fetches) cost->most_us += (float)(weight * all_slots_us(b, s, u));
     if (!s->promoted || s->fetched || b->waits_for_transfer) return;
-    double absent = absent_in_step(b, s, u, &work) * weight, link_us = absent * b->units[u].transfer_us * b->in_place;
+    double absent = absent_in_step(b, s, u, &work) * weight;
+    double link_us = absent * b->units[u].transfer_us * (s->fetches ? b->beside_cpu : b->in_place); // a fetch is a copy
     b->out->link_bytes += absent * bytes_over_link(b, u);
     if (s->fetches)
         *fetch_us += link_us;

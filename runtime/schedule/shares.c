@@ -48,6 +48,7 @@ struct atsi_slot_times atsi_slot_times_of(const struct atsi_plan *plan, uint32_t
     return (struct atsi_slot_times){.cpu_us = unit->t_cpu_us * c->cpu_beside_link,
                                     .gpu_us = unit->t_gpu_us * in_place,
                                     .link_us = all_us * c->link_in_place * in_place,
+                                    .fetch_us = all_us * c->link_beside_cpu * in_place,
                                     .cpu_fixed_us = unit->cpu_fixed_us,
                                     .gpu_fixed_us = unit->gpu_fixed_us};
 }

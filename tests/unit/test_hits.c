@@ -38,6 +38,7 @@ static struct atsi_slot_times random_times(uint64_t *rng) {
     struct atsi_slot_times t = {
         .cpu_us = 100 * test_uniform(rng), .gpu_us = 20 * test_uniform(rng), .link_us = 300 * test_uniform(rng)};
     bool fixed = test_below(rng, 2) == 1;
+    t.fetch_us = t.link_us * (0.5 + test_uniform(rng));
     t.cpu_fixed_us = fixed ? t.cpu_us * test_uniform(rng) : 0;
     t.gpu_fixed_us = fixed ? t.gpu_us * test_uniform(rng) : 0;
     return t;
@@ -83,7 +84,7 @@ static double end_of_token(const struct atsi_expert_times *t, uint32_t n, uint32
     double crossing = g < n ? t->handover_us : 0;
     double first_cpu = cpu_us(&t->first, g, n), first_gpu = gpu_us(&t->first, g, n, g - r);
     if (last_on_gpu) { // what it lacks for them crosses beside what it computes before
-        double in_place = t->first.link_us * (g - r) / n, fetch = t->last.link_us * (n - r) / n;
+        double in_place = t->first.link_us * (g - r) / n, fetch = t->last.fetch_us * (n - r) / n;
         return fmax(first_cpu + crossing, in_place + fmax(first_gpu - in_place, fetch)) + t->last.gpu_us;
     }
     return fmax(first_cpu + cpu_us(&t->last, g, n) + crossing, first_gpu + gpu_us(&t->last, g, n, g - r));
@@ -150,7 +151,7 @@ static void a_division_by_token_is_the_best_for_every_token(void **state) {
 static void one_absent_expert_is_divided_between_both_sides(void **state) {
     (void)state;
     struct atsi_expert_times t = {{.cpu_us = 4 * 148, .gpu_us = 28, .link_us = 4 * 216},
-                                  {.cpu_us = 4 * 74, .gpu_us = 14, .link_us = 4 * 108},
+                                  {.cpu_us = 4 * 74, .gpu_us = 14, .link_us = 4 * 108, .fetch_us = 4 * 108},
                                   .handover_us = 9,
                                   .can_fetch = true};
     struct atsi_slot_division d;

@@ -203,7 +203,7 @@ static struct asked ask(uint32_t n, uint32_t g, bool last_on_gpu, double link_us
                       .link_us = 2 * over_us,
                       .crossing_us = g < USED ? 4 : 0};
     if (last_on_gpu) {
-        a.fetch_us = 1.1 * link_us * (USED - n) / USED;
+        a.fetch_us = 1.05 * link_us * (USED - n) / USED; // a copy, not read in place
         a.end_us = fmax(a.cpu_us + a.crossing_us, a.link_us + fmax(a.gpu_us, a.fetch_us)) + 10;
         a.gpu_us += 10;
     } else {
@@ -268,7 +268,8 @@ static void check_division_at(struct round *r, double link_us, const struct fixe
     assert_true(fabs(cost.uneven_us - (mean.end_us - end_of_means_us)) < 1e-2);
     met->n_uneven += cost.uneven_us > 1;
     uint32_t n_divided = d->last_on_gpu ? 2 : 3; // and of the last one what is fetched
-    check_most(&script, &cost, n_divided * 125, n_divided * 10 + 3 * 1.1 * link_us);
+    check_most(&script, &cost, n_divided * 125,
+               n_divided * 10 + (n_divided * 1.1 + (d->last_on_gpu ? 1.05 : 0)) * link_us);
     atsi_script_cost_free(&cost);
     atsi_script_free(&script);
 }
