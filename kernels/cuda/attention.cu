@@ -177,12 +177,12 @@ enum atsi_status check_shape(const struct atsi_state_ref *s, struct atsi_error *
     return ATSI_OK;
 }
 
-// Enough blocks for three a multiprocessor, none with less than 64 keys when as many are seen as may be.
+// Enough blocks for three a multiprocessor, none with less than a step of its warps when as many keys are seen as may be.
 int choose_splits(const struct cuda_device *d, const attention_args &a) {
     int n_tiles = (int)ceil_div(a.n_tokens * a.group, SPLIT_ROWS),
         wanted = 3 * d->n_multiprocessors / (a.n_kv_heads * n_tiles);
     uint32_t n_seen = a.window > 0 ? (uint32_t)(a.window + a.n_tokens - 1) : a.capacity; // at most
-    int useful = (int)ceil_div(n_seen < a.capacity ? n_seen : a.capacity, 64);
+    int useful = (int)ceil_div(n_seen < a.capacity ? n_seen : a.capacity, SPLIT_KEYS * split_warps(a.v_dim));
     int n = wanted < useful ? wanted : useful;
     return n < 1 ? 1 : n > SPLITS_CAP ? SPLITS_CAP : n;
 }

@@ -15,7 +15,8 @@ __device__ inline int first_seen(const attention_args &a, int pos) {
 }
 
 // Warps of a split's block: what shared memory of 64 KiB holds.
-template <int D> constexpr int SPLIT_WARPS = D > 128 ? 2 : 4;
+constexpr int split_warps(int dim) { return dim > 128 ? 2 : 4; }
+template <int D> constexpr int SPLIT_WARPS = split_warps(D);
 constexpr int SPLIT_ROWS = 16; // of a block
 constexpr int SPLIT_KEYS = 16; // a warp's step
 
