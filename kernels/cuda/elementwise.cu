@@ -1,5 +1,5 @@
 // elementwise.cu: operations that touch every element once: activations, gates, sums of two, row copies.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/glu.cuh"
 #include "kernels/cuda/waiting.h"
 
 namespace {
@@ -12,16 +12,6 @@ dim3 grid_of(uint32_t width, uint32_t n_rows) { return dim3(ceil_div(width, 4 * 
 __device__ inline uint32_t first_element() { return (blockIdx.x * THREADS + threadIdx.x) * 4; }
 
 // ---- GLU ----------------------------------------------------------------------------------------------------------------
-
-template <enum atsi_glu_act ACT> __device__ inline float glu(float gate, float up, float alpha, float limit) {
-    if (ACT == ATSI_GLU_SILU) return silu(gate) * up;
-    if (ACT == ATSI_GLU_GELU_TANH) {
-        float inner = 0.7978845608028654f * gate * (1.0f + 0.044715f * gate * gate); // sqrt(2 / pi)
-        return 0.5f * gate * (1.0f + tanhf(inner)) * up;
-    }
-    float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
-    return (u + 1.0f) * g * sigmoid(alpha * g);
-}
 
 // Quantises its result on the way: a down projection reads it next. starts_late: waiting.h.
 template <enum atsi_glu_act ACT>

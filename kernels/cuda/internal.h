@@ -50,6 +50,7 @@ struct scratch {
 struct acts_key {
     const void *data;
     uint32_t stride, width, n_rows;
+    uint64_t offset; // where they begin in scratch.acts
 };
 
 struct cuda_device {
@@ -141,6 +142,8 @@ enum atsi_status launch_matmul(struct launch_ctx *x, const struct atsi_op_call *
 enum atsi_status launch_experts(struct launch_ctx *x, const struct atsi_op_call *call, struct atsi_error *err);
 // A product of the same few inputs as those that wait joins them.
 bool product_joins(struct launch_ctx *x, const struct atsi_op_call *call);
+// A GLU of experts' gate and up that wait is launched with them.
+bool glu_joins(struct launch_ctx *x, const struct atsi_op_call *call);
 uint64_t matmul_tables_bytes(const struct atsi_program *p); // codebooks; 0 when no weight needs them
 uint64_t matmul_acts_bytes(const struct atsi_program *p, uint32_t n_tokens_max, uint32_t n_outputs_max);
 uint64_t experts_groups_bytes(const struct atsi_program *p, uint32_t n_tokens_max);
@@ -196,12 +199,13 @@ static inline bool acts_are(const struct cuda_device *d, struct acts_key key) {
            d->acts.width == key.width && d->acts.n_rows == key.n_rows;
 }
 static inline struct acts_key acts_key_of(const struct atsi_rows_ref *rows, int n_rows) {
-    struct acts_key key = {rows->data, rows->stride, rows->width, (uint32_t)n_rows};
+    struct acts_key key = {rows->data, rows->stride, rows->width, (uint32_t)n_rows, 0};
     return key;
 }
+// Those of the device's record.
 static inline struct acts acts_in_scratch(const struct cuda_device *d, uint32_t n_rows, uint32_t n_cols) {
     struct acts a;
-    a.q = (const int8_t *)(d->scratch.base + d->scratch.acts_offset);
+    a.q = (const int8_t *)(d->scratch.base + d->scratch.acts_offset + d->acts.offset);
     a.meta = (const act_meta *)(a.q + (uint64_t)n_rows * n_cols);
     return a;
 }

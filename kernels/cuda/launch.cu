@@ -68,6 +68,7 @@ static bool passes_heads(const struct launch_ctx *x, const struct atsi_op_call *
 
 static bool joins_heads(struct launch_ctx *x, const struct atsi_op_call *call) {
     struct waiting *w = x->waiting;
+    if (glu_joins(x, call)) return true;
     if (call->op->kind == ATSI_OP_MATMUL || call->op->kind == ATSI_OP_EXPERTS)
         return w->type && (w->heads.n_parts == 0 || passes_heads(x, call)) && product_joins(x, call);
     x->kv_stored = call->op->kind == ATSI_OP_ATTENTION && heads_join_store(&w->heads, call, x->n_rows);

@@ -213,6 +213,10 @@ struct atsi_rows_ref out_rows(const struct tiled_args &a, const struct tiled_par
     return rows;
 }
 
+bool same_rows(const struct atsi_rows_ref &a, const struct atsi_rows_ref &b) {
+    return a.data == b.data && a.stride == b.stride && a.width == b.width;
+}
+
 bool is_grid(const struct atsi_tensor *t) { return t->layout == ATSI_LAYOUT_PLAIN && grid_supported(t->dtype); }
 // Whether products with this weight read quantised inputs.
 bool reads_codes(const struct atsi_tensor *t) { return t->layout == ATSI_LAYOUT_TILE16 || is_grid(t); }
@@ -343,6 +347,36 @@ bool product_joins(struct launch_ctx *x, const struct atsi_op_call *call) {
     for (int i = 0; i < a->n_parts; i++)
         if (rows_overlap(call->out[0], out_rows(*a, a->parts[i]), (uint32_t)x->n_rows)) return false;
     a->parts[a->n_parts++] = part_of_product(&p);
+    return true;
+}
+
+// The result goes behind the products' input, which other blocks still read.
+bool glu_joins(struct launch_ctx *x, const struct atsi_op_call *call) {
+    struct waiting *w = x->waiting;
+    const struct tiled_args *a = &w->products;
+    if (call->op->kind != ATSI_OP_GLU || !w->type || w->heads.n_parts > 0 || !a->experts.ids || a->n_parts != 2)
+        return false;
+    const struct atsi_rows_ref &y = call->out[0];
+    if (a->n_in != (uint32_t)x->n_rows * a->experts.n_slots) return false;
+    if (a->parts[0].n_out != a->parts[1].n_out || a->parts[0].n_out % GLU_ROWS != 0) return false;
+    for (int i = 0; i < 2; i++) {
+        struct atsi_rows_ref rows = out_rows(*a, a->parts[i]);
+        if (a->parts[i].add || !same_rows(rows, call->in[i])) return false;
+        if (rows_overlap(rows, y, (uint32_t)x->n_rows) && !same_rows(rows, y)) return false;
+    }
+    const struct scratch *s = &x->device->scratch;
+    struct acts_key key = acts_key_of(&y, x->n_rows);
+    key.offset = (uint64_t)((const uint8_t *)a->in.q - s->base) - s->acts_offset +
+                 acts_bytes(a->n_in / a->experts.in_divisor, a->n_cols);
+    key.offset = (key.offset + 255) / 256 * 256;
+    if (key.offset + acts_bytes(key.n_rows, key.width) > s->acts_bytes) return false;
+    struct glu_args glu = {call->op->u.glu, (float *)y.data, y.stride, (int8_t *)s->base + s->acts_offset + key.offset,
+                           NULL};
+    glu.meta = (act_meta *)(glu.q + (uint64_t)key.n_rows * key.width);
+    if (!w->type->vector_glu(a, &glu, x->stream)) return false;
+    x->device->acts = key;
+    w->type = NULL;
+    w->before = GLU_STARTS_LATE;
     return true;
 }
 

@@ -2,6 +2,7 @@
 #ifndef ATSI_KERNELS_CUDA_TILED_CUH
 #define ATSI_KERNELS_CUDA_TILED_CUH
 
+#include "kernels/cuda/tiled_glu.cuh"
 #include "kernels/cuda/tiled_matrix.cuh"
 #include "kernels/cuda/tiled_vector.cuh"
 
@@ -55,15 +56,16 @@ template <class W> void launch_tiled_embed(const struct tiled_args *a, float sca
 
 template <class W> cudaError_t prepare_tiled(int max_shared_bytes) {
     static const void *const KERNELS[] = {
-        (const void *)vector_kernel<W, 1>,   (const void *)vector_kernel<W, 2>,
-        (const void *)vector_kernel<W, 4>,   (const void *)vector_kernel<W, 8>,
-        (const void *)matrix_kernel<W, 128>, (const void *)matrix_kernel<W, MATRIX_COLS>,
-        (const void *)embed_kernel<W>};
+        (const void *)vector_kernel<W, 1>,           (const void *)vector_kernel<W, 2>,
+        (const void *)vector_kernel<W, 4>,           (const void *)vector_kernel<W, 8>,
+        (const void *)vector_glu_kernel<W>,          (const void *)matrix_kernel<W, 128>,
+        (const void *)matrix_kernel<W, MATRIX_COLS>, (const void *)embed_kernel<W>};
     const cudaError_t steps[] = {load_kernels(KERNELS),
-                                 prepare_vector<W, 1>(max_shared_bytes),
-                                 prepare_vector<W, 2>(max_shared_bytes),
-                                 prepare_vector<W, 4>(max_shared_bytes),
-                                 prepare_vector<W, 8>(max_shared_bytes),
+                                 prepare_shared(vector_kernel<W, 1>, max_shared_bytes),
+                                 prepare_shared(vector_glu_kernel<W>, max_shared_bytes),
+                                 prepare_shared(vector_kernel<W, 2>, max_shared_bytes),
+                                 prepare_shared(vector_kernel<W, 4>, max_shared_bytes),
+                                 prepare_shared(vector_kernel<W, 8>, max_shared_bytes),
                                  prepare_matrix<W, MATRIX_COLS>(max_shared_bytes),
                                  prepare_matrix<W, 128>(max_shared_bytes)};
     for (cudaError_t status : steps)
@@ -71,8 +73,8 @@ template <class W> cudaError_t prepare_tiled(int max_shared_bytes) {
     return cudaSuccess;
 }
 
-#define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                          \
-    const struct tiled_type RECORD = {WEIGHT::DTYPE, launch_vector<WEIGHT>, launch_matrix<WEIGHT>, \
-                                      launch_tiled_embed<WEIGHT>, prepare_tiled<WEIGHT>};
+#define DEFINE_TILED_TYPE(RECORD, WEIGHT)                                                                           \
+    const struct tiled_type RECORD = {WEIGHT::DTYPE,         launch_vector<WEIGHT>,      launch_vector_glu<WEIGHT>, \
+                                      launch_matrix<WEIGHT>, launch_tiled_embed<WEIGHT>, prepare_tiled<WEIGHT>};
 
 #endif

@@ -29,10 +29,22 @@ struct tiled_args {
     int n_multiprocessors, max_shared_bytes, capability; // of the card
 };
 
+// What a GLU makes of the rows of two parts, gate and up, and where it goes besides.
+struct glu_args {
+    struct atsi_glu_params params;
+    float *out;
+    uint32_t out_stride;
+    int8_t *q; // quantised
+    act_meta *meta;
+};
+constexpr uint32_t GLU_ROWS = 32; // of both parts in a block: as many as are quantised together
+
 struct tiled_type {
     enum atsi_dtype dtype;
     // Dense: n_in <= VECTOR_ROWS; with ids: any.
     void (*vector)(const struct tiled_args *a, struct launch_stream stream);
+    // With ids, two parts of the same n_out, a multiple of GLU_ROWS. False, and nothing is launched: the products alone are faster.
+    bool (*vector_glu)(const struct tiled_args *a, const struct glu_args *glu, struct launch_stream stream);
     // With ids: groups are built.
     void (*matrix)(const struct tiled_args *a, struct launch_stream stream);
     // out[r] = scale * row row_ids[r] of the table [n_out rows, n_cols]

@@ -58,11 +58,27 @@ __device__ inline uint32_t in_row_of_block(const expert_args &e) {
     return e.in_divisor == 1 ? blockIdx.z * e.n_slots + blockIdx.y : blockIdx.z;
 }
 
-// The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other.
-template <class W> struct group_stream {
+// The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other. TEAMS: of a block's warps,
+// each with a tile of its own and only that (1: the block has a tile at a time).
+template <class W, int TEAMS = 1> struct group_stream {
     const uint8_t *at; // the next group, this lane's first 16 bytes of it
     uint32_t group, tile;
     expert_place place;
+    // A warp's share of its team.
+    __device__ static int share() { return threadIdx.x / WARP / TEAMS; }
+    __device__ static int n_shares() { return blockDim.x / WARP / TEAMS; }
+    // Finds the expert of a block's pair; false: the block has none, and may return.
+    __device__ bool to_expert(const tiled_args &a) {
+        const int32_t *id = a.experts.ids + (uint64_t)blockIdx.z * a.experts.ids_stride + blockIdx.y;
+        if (!a.ids_are_final) wait_for_predecessor();
+        int expert = __ldcg(id);
+        if (expert < 0) {
+            wait_for_predecessor();
+            return false;
+        }
+        place = expert_place(a.experts, expert);
+        return true;
+    }
     __device__ void to_tile(const tiled_args &a, uint32_t first_group) {
         uint32_t tile_of_part = tile;
         const tiled_part &part = part_of(a, tile_of_part);
@@ -75,8 +91,8 @@ template <class W> struct group_stream {
     // Starts copying the next group to a warp's stage, if there is one; spans behind the row's end count as zeros.
     __device__ void copy_next(uint8_t *stage, const tiled_args &a, uint32_t n_groups, uint32_t n_tiles) {
         constexpr int UNITS = GROUP_BYTES<W> / 16;
-        int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
-        if (tile < n_tiles) {
+        int lane = threadIdx.x % WARP;
+        if (TEAMS == 1 ? tile < n_tiles : group < n_groups) {
             uint32_t n_spans = a.n_cols / 32 - group * GROUP_SPANS;
             stage += 16 * lane;
             if (W::BLOCK_SPANS == GROUP_SPANS || n_spans >= GROUP_SPANS) {
@@ -92,11 +108,11 @@ template <class W> struct group_stream {
                         *(uint4 *)(stage + 16 * u) = make_uint4(0, 0, 0, 0);
                 }
             }
-            group += n_warps;
-            at += n_warps * GROUP_BYTES<W>;
-            if (group >= n_groups) {
+            group += n_shares();
+            at += n_shares() * GROUP_BYTES<W>;
+            if (TEAMS == 1 && group >= n_groups) {
                 tile += gridDim.x;
-                if (tile < n_tiles) to_tile(a, warp);
+                if (tile < n_tiles) to_tile(a, share());
             }
         }
         copy_commit();
@@ -339,15 +355,13 @@ __device__ inline void multiply_group(float acc[2][2], const uint8_t *stage, con
         add_group<W, N_IN>(acc, stage, in, packed, rows, first, n_left, lane, g, t);
 }
 
-// The sums of a block's warps for one tile, through shared memory (`partial`: a float for each warp, row and input).
-template <int N_IN>
-__device__ inline void store_tile(const float acc[2][2], float *partial, const tiled_args &a, uint32_t tile,
-                                  int expert) {
+// A warp's sums for a tile into shared memory: a float for each row and input.
+template <int N_IN> __device__ inline void put_sums(const float acc[2][2], float *sums) {
     constexpr int SHARE = GROUP_SPANS / N_IN;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, g = lane / 4, t = lane % 4;
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float *out = partial + (warp * ATSI_TILE_ROWS + 2 * g + row) * N_IN;
+        float *out = sums + (2 * g + row) * N_IN;
         if (SHARE == 1) {
             out[2 * t] = acc[row][0];
             out[2 * t + (N_IN > 1 ? 1 : 0)] = acc[row][1];
@@ -356,6 +370,14 @@ __device__ inline void store_tile(const float acc[2][2], float *partial, const t
             if (2 * t % SHARE == 0) out[2 * t / SHARE] = sum;
         }
     }
+}
+
+// The sums of a block's warps for one tile, through shared memory (`partial`: a float for each warp, row and input).
+template <int N_IN>
+__device__ inline void store_tile(const float acc[2][2], float *partial, const tiled_args &a, uint32_t tile,
+                                  int expert) {
+    int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    put_sums<N_IN>(acc, partial + warp * ATSI_TILE_ROWS * N_IN);
     __syncthreads();
     const tiled_part &part = part_of(a, tile);
     for (int i = threadIdx.x; i < ATSI_TILE_ROWS * N_IN; i += blockDim.x) {
@@ -381,16 +403,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     group_stream<W> stream;
     bool by_expert = N_IN == 1 && a.experts.ids;
     if (!by_expert) start_successor();
-    if (by_expert) {
-        const int32_t *id = a.experts.ids + (uint64_t)blockIdx.z * a.experts.ids_stride + blockIdx.y;
-        if (!a.ids_are_final) wait_for_predecessor();
-        int expert = __ldcg(id);
-        if (expert < 0) {
-            wait_for_predecessor();
-            return;
-        }
-        stream.place = expert_place(a.experts, expert);
-    }
+    if (by_expert && !stream.to_expert(a)) return;
     constexpr int RING_BYTES = VECTOR_STAGES * GROUP_BYTES<W>;
     uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
     float *partial = (float *)(dynamic + n_warps * RING_BYTES);
@@ -427,20 +440,24 @@ struct vector_shape {
     int n_warps, n_resident;
 };
 
+// Blocks of a multiprocessor at a time.
+static inline int vector_blocks_resident(int n_warps, size_t shared_bytes, const tiled_args &a) {
+    constexpr int WARPS_RESIDENT = 32, BLOCK_RESERVE = 1024, // bytes the system takes
+        BLOCKS_MAX = 16;
+    int fit = (int)((a.max_shared_bytes + BLOCK_RESERVE) / (shared_bytes + BLOCK_RESERVE));
+    int n = WARPS_RESIDENT / n_warps < fit ? WARPS_RESIDENT / n_warps : fit;
+    return n < BLOCKS_MAX ? n : BLOCKS_MAX;
+}
+
 // The number of warps a tile that needs the fewest turns of the card: every warp takes `turns` groups of each tile, about one more for
 // the sum over warps.
 template <class W, int N_IN>
 static inline vector_shape vector_shape_of(uint32_t n_groups, uint32_t n_tiles, const tiled_args &a) {
-    constexpr int WARPS_RESIDENT = 32, BLOCK_RESERVE = 1024,
-                  BLOCKS_MAX = 16; // of a multiprocessor; bytes the system takes
     int n_stages = vector_stages(a.capability);
     vector_shape best = {};
     int64_t best_cost = INT64_MAX;
     for (int n = 1; n <= VECTOR_WARPS_MAX && n <= (int)n_groups; n++) {
-        int fit = (int)((size_t)(a.max_shared_bytes + BLOCK_RESERVE) /
-                        (vector_shared_bytes<W, N_IN>(n, n_stages) + BLOCK_RESERVE));
-        int n_resident = WARPS_RESIDENT / n < fit ? WARPS_RESIDENT / n : fit;
-        if (n_resident > BLOCKS_MAX) n_resident = BLOCKS_MAX;
+        int n_resident = vector_blocks_resident(n, vector_shared_bytes<W, N_IN>(n, n_stages), a);
         if (n_resident < 1) break;
         int64_t n_slots = (int64_t)a.n_multiprocessors * n_resident, turns = (n_groups + n - 1) / n;
         int64_t cost = (n_tiles + n_slots - 1) / n_slots * (turns + 1);
@@ -479,8 +496,8 @@ template <class W> void launch_vector(const struct tiled_args *a, struct launch_
     }
 }
 
-template <class W, int N_IN> cudaError_t prepare_vector(int max_shared_bytes) {
-    return cudaFuncSetAttribute(vector_kernel<W, N_IN>, cudaFuncAttributeMaxDynamicSharedMemorySize, max_shared_bytes);
+template <class KERNEL> cudaError_t prepare_shared(KERNEL *kernel, int max_shared_bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, max_shared_bytes);
 }
 
 #endif

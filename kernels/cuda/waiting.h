@@ -17,7 +17,7 @@
 enum starts_late {
     NONE_STARTS_LATE,
     EXPERTS_START_LATE, // a launch of tiled vectors with experts
-    GLU_STARTS_LATE     // an activation right behind one
+    GLU_STARTS_LATE     // an activation right behind one, or in it
 };
 
 // Of these at most one waits: products with heads behind them, a norm with a router's scores behind it, copies, a

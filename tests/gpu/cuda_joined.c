@@ -262,6 +262,78 @@ void layers_of_experts(void **state) {
     layers_case(s, ATSI_F16, 8, 3);
 }
 
+// ---- experts' gate, up and activation -------------------------------------------------------------------------------------
+
+struct glu_shape {
+    enum atsi_dtype dtype;
+    uint32_t n_cols, n_rows, n_experts, n_used; // of gate and up
+    struct atsi_glu_params glu;
+    bool biased, apart; // apart: the result does not replace gate's rows
+};
+
+// The codes of h, which gate and up read, are needed once more behind those of the activation.
+static void glu_case(const struct suite *s, struct glu_shape a) {
+    enum {
+        TOKENS = 6
+    };
+    char what[100];
+    snprintf(what, sizeof what, "gate, up and activation %d, %s %u x %u, %u of %u", (int)a.glu.act,
+             atsi_dtype_name(a.dtype), a.n_cols, a.n_rows, a.n_used, a.n_experts);
+    struct test_random r = {a.n_cols + a.n_rows};
+    struct quant_rng rng = {(uint64_t)a.dtype + 9};
+    struct op_case c;
+    op_case_init(&c, TOKENS, 0);
+    int32_t x = op_case_buffer(&c, a.n_cols, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            h = op_case_buffer(&c, a.n_cols, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            logits = op_case_buffer(&c, a.n_experts, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            ids = op_case_buffer(&c, a.n_used, ATSI_ROWS_TOKENS, true, NULL, 0),
+            weights = op_case_buffer(&c, a.n_used, ATSI_ROWS_TOKENS, false, &r, 1.0f), rows[3],
+            down = op_case_buffer(&c, a.n_used * 40, ATSI_ROWS_TOKENS, false, &r, 1.0f),
+            out = op_case_buffer(&c, 48, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    for (int i = 0; i < 3; i++) rows[i] = op_case_buffer(&c, a.n_used * a.n_rows, ATSI_ROWS_TOKENS, false, &r, 1.0f);
+    add_op(&c, ATSI_OP_ROUTER, logits, ATSI_NONE, ids, ATSI_NONE);
+    c.program.ops[0].out[1] = op_case_view(&c, weights);
+    c.program.ops[0].u.router = (struct atsi_router_params){a.n_experts, a.n_used, ATSI_ROUTER_SOFTMAX, true, 1.0f};
+    add_op(&c, ATSI_OP_RMS_NORM, x, ATSI_NONE, h, op_case_tensor(&c, a.n_cols, 1, 1, &r, 1.0f));
+    c.program.ops[1].u.norm = (struct atsi_norm_params){a.n_cols, 1e-6f};
+    for (int i = 0; i < 2; i++) {
+        struct atsi_op *op = experts_op(
+            &c, h, ids, rows[i], gpu_case_weight(&c, a.dtype, a.n_cols, a.n_rows, a.n_experts, QUANT_RANDOM, &rng),
+            (struct atsi_experts_params){a.n_experts, a.n_used, false});
+        if (a.biased) op->tensor[1] = op_case_tensor(&c, a.n_rows, a.n_experts, 1, &r, 0.3f);
+    }
+    int32_t active = rows[a.apart ? 2 : 0];
+    add_op(&c, ATSI_OP_GLU, rows[0], rows[1], active, ATSI_NONE);
+    c.program.ops[c.program.n_ops - 1].u.glu = a.glu;
+    experts_op(&c, active, ids, down, gpu_case_weight(&c, a.dtype, a.n_rows, 40, a.n_experts, QUANT_RANDOM, &rng),
+               (struct atsi_experts_params){a.n_experts, a.n_used, true});
+    add_op(&c, ATSI_OP_MATMUL, h, ATSI_NONE, out, op_case_q8_0(&c, a.n_cols, 48, &r, 0.1f));
+    gpu_case_check(&c, s->device, (const uint32_t[]){TOKENS, single(s, TOKENS), 3}, 3, 2 * CODES_TOLERANCE, what);
+    // With few tiles all three products have a warp a group, so sums have one order.
+    if (a.n_cols <= 1024 && a.n_rows <= 256) gpu_case_check_alone(&c, s->device, 1, what);
+    op_case_free(&c);
+}
+
+void activations_of_experts(void **state) {
+    const struct suite *s = *state;
+    const struct atsi_glu_params silu = {ATSI_GLU_SILU, 0, 0}, gelu = {ATSI_GLU_GELU_TANH, 0, 0},
+                                 clamped = {ATSI_GLU_CLAMPED, 1.702f, 7};
+    glu_case(s, (struct glu_shape){ATSI_MXFP4, 352, 64, 6, 2, clamped, true, false}); // a group that is not full
+    glu_case(s, (struct glu_shape){ATSI_Q4_K, 1024, 256, 6, 2, silu, false, true});
+    if (s->small) return;
+    glu_case(s, (struct glu_shape){ATSI_Q8_0, 768, 96, 8, 4, gelu, true, false});
+    glu_case(s, (struct glu_shape){ATSI_IQ4_NL, 64, 32, 8, 8, clamped, true, true});
+    glu_case(s, (struct glu_shape){ATSI_Q4_0, 992, 160, 3, 1, silu, true, false});
+    glu_case(s, (struct glu_shape){ATSI_Q6_K, 512, 256, 8, 3, silu, false, false});
+    glu_case(s, (struct glu_shape){ATSI_Q2_K, 1024, 256, 5, 2, gelu, true, false});
+    glu_case(s, (struct glu_shape){ATSI_Q3_K, 256, 256, 5, 2, silu, false, true});
+    glu_case(s, (struct glu_shape){ATSI_Q5_K, 768, 512, 5, 2, silu, false, false});
+    glu_case(s, (struct glu_shape){ATSI_IQ4_XS, 512, 256, 5, 2, silu, false, false});
+    glu_case(s, (struct glu_shape){ATSI_Q4_K, 2048, 768, 9, 8, silu, false, false});
+    glu_case(s, (struct glu_shape){ATSI_MXFP4, 2880, 2880, 5, 4, clamped, true, false});
+    glu_case(s, (struct glu_shape){ATSI_Q5_1, 64, 96, 4, 2, silu, false, false});
+}
+
 // ---- copies and marks ----------------------------------------------------------------------------------------------------
 
 enum {

@@ -63,6 +63,7 @@ void scores_and_routers(void **state);
 void sums_and_norms(void **state);
 void heads_in_order(void **state);
 void layers_of_experts(void **state);
+void activations_of_experts(void **state);
 void copies_and_marks(void **state);
 // cuda_sequences.c
 void convolutions(void **state);

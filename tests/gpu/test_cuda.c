@@ -203,6 +203,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(sums_and_norms, &suite),
         cmocka_unit_test_prestate(heads_in_order, &suite),
         cmocka_unit_test_prestate(layers_of_experts, &suite),
+        cmocka_unit_test_prestate(activations_of_experts, &suite),
         cmocka_unit_test_prestate(copies_and_marks, &suite),
     };
     size_t n_wanted = 0;
