@@ -51,9 +51,11 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     uint8_t *ring = dynamic + warp * RING_BYTES, *stage = ring, *ring_end = ring + RING_BYTES;
     uint32_t team = warp % GLU_TEAMS;
     stream.tile = team / PART_TEAMS * part_tiles + blockIdx.x * PART_TEAMS + team % PART_TEAMS;
+    uint32_t tile = stream.tile;
     stream.to_tile(a, stream.share()); // no warp is without a group
 #pragma unroll 1
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, 0);
+    fetch_biases(a, tile, stream.place.expert());
     wait_for_predecessor();
     start_successor(); // only now: the product behind counts on it (waiting.h)
     lane_rows<W, 1> rows(a, in_row_of_block(a.experts), g, t);

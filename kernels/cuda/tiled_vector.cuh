@@ -58,6 +58,15 @@ __device__ inline uint32_t in_row_of_block(const expert_args &e) {
     return e.in_divisor == 1 ? blockIdx.z * e.n_slots + blockIdx.y : blockIdx.z;
 }
 
+// A tile's biases into the second-level cache: they are read at the tile's end, where nothing else hides the memory's latency.
+__device__ inline void fetch_biases(const tiled_args &a, uint32_t tile, int expert) {
+    const tiled_part &part = part_of(a, tile);
+    if (!part.bias) return;
+    uint32_t row = min(tile * ATSI_TILE_ROWS + threadIdx.x % ATSI_TILE_ROWS, part.n_out - 1);
+    const float *bias = part.bias + (uint64_t)expert * part.n_out + row;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(bias)));
+}
+
 // The groups of a warp in the order in which it computes them: its share of the block's tiles, one after the other. TEAMS: of a block's warps,
 // each with a tile of its own and only that (1: the block has a tile at a time).
 template <class W, int TEAMS = 1> struct group_stream {
@@ -411,6 +420,7 @@ __global__ void __launch_bounds__(VECTOR_WARPS_MAX *WARP, 2)
     stream.to_tile(a, warp); // no warp is without a group
 #pragma unroll 1
     for (uint8_t *s = ring; s < ring_end; s += GROUP_BYTES<W>) stream.copy_next(s, a, n_groups, n_tiles);
+    if (N_IN == 1) fetch_biases(a, blockIdx.x, stream.place.expert());
     wait_for_predecessor();
     start_successor(); // with experts only now: sums of experts count on it (waiting.h)
     lane_rows<W, N_IN> rows(a, N_IN == 1 ? in_row_of_block(a.experts) : 0, g, t);
