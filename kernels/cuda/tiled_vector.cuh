@@ -55,7 +55,9 @@ static_assert(EXPERTS_CAP < 1 << 15, "16 bits hold an expert, and a slot");
 // The input row of a block with experts (y: slot, z: token): one a pair, or one a token; of a dense one: 0. No division: with a pair in y
 // one stood between a router's choice and the first load.
 __device__ inline uint32_t in_row_of_block(const expert_args &e) {
-    return e.in_divisor == 1 ? blockIdx.z * e.n_slots + blockIdx.y : blockIdx.z;
+    uint32_t row = e.in_divisor == 1 ? blockIdx.z * e.n_slots + blockIdx.y : blockIdx.z;
+    asm("" : "+r"(row)); // or it would be found anew for every group
+    return row;
 }
 
 // A tile's biases into the second-level cache: they are read at the tile's end, where nothing else hides the memory's latency.
