@@ -297,10 +297,9 @@ struct weight_iq4_nl : scale_only {
     };
 };
 
-// 2^(e - 128): below e = 2 a subnormal float. From 2^104 on results are not finite (scale_shift).
-__device__ inline float mxfp4_scale(uint32_t e) {
-    return __int_as_float(e >= 2 ? (int)(e - 1) << 23 : 0x00200000 << e);
-}
+// 2^(e - 128) of an exponent where a float has it: half of 2^(e - 127), which for e = 0 is a subnormal number. From 2^104 on results are not
+// finite (scale_shift).
+__device__ inline float mxfp4_scale(uint32_t exponent) { return 0.5f * __int_as_float(max((int)exponent, 0x00400000)); }
 
 struct weight_mxfp4 : plain_codes {
     static constexpr enum atsi_dtype DTYPE = ATSI_MXFP4;
@@ -319,8 +318,8 @@ struct weight_mxfp4 : plain_codes {
         uint32_t e;
         __device__ void load(const uint8_t *block, int, int g) { e = byte_pair(block, 0, g); }
         __device__ void unpack(span_scales &s) const {
-            s.scale[0][0] = mxfp4_scale(e & 0xff);
-            s.scale[1][0] = mxfp4_scale(e >> 8);
+            s.scale[0][0] = mxfp4_scale(e << 23 & 0x7f800000);
+            s.scale[1][0] = mxfp4_scale(e << 15 & 0x7f800000);
         }
     };
 };
