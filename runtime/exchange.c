@@ -352,13 +352,9 @@ static enum atsi_status end_large(struct atsi_exchange *x, struct atsi_error *er
     return ATSI_OK;
 }
 
-enum atsi_status atsi_exchange_before_text(struct atsi_exchange *x, uint32_t n_tokens, bool *exchanges,
-                                           struct atsi_error *err) {
-    *exchanges = false;
+enum atsi_status atsi_exchange_before_text(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err) {
     if (!x || n_tokens > 1 || x->n_since > 0 || !may_exchange(x) || !may_be_large(x)) return ATSI_OK;
-    ATSI_TRY(begin_large(x, err));
-    *exchanges = x->began.is_under_way;
-    return ATSI_OK;
+    return begin_large(x, err);
 }
 
 enum atsi_status atsi_exchange_before_round(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err) {

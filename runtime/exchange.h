@@ -38,9 +38,8 @@ void atsi_exchange_free(struct atsi_exchange *x); // NULL fine; no round is unde
 // So many tokens will follow one by one, at most: large exchanges count on them. 0: not known, and none (a prompt is being read). x NULL is fine.
 void atsi_exchange_expect(struct atsi_exchange *x, uint32_t n_tokens);
 // Ahead of a round of one token, before it is seen to that an assignment for such rounds is at work: behind a prompt a large exchange is
-// begun if one pays. *exchanges: its copies are under way, and hit rates are what it will make of them.
-enum atsi_status atsi_exchange_before_text(struct atsi_exchange *x, uint32_t n_tokens, bool *exchanges,
-                                           struct atsi_error *err);
+// begun if one pays, and hit rates are what it will make of them.
+enum atsi_status atsi_exchange_before_text(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err);
 // Once the round's assignment is at work. x NULL is fine in all of these.
 enum atsi_status atsi_exchange_before_round(struct atsi_exchange *x, uint32_t n_tokens, struct atsi_error *err);
 // A round of n_tokens is over and took round_us.

@@ -7,9 +7,6 @@
 #include "formats/base/clock.h"
 
 static const double default_epsilon = 0.15, default_tau = 5;
-// What a mean hit rate may differ by from the one that was decided for: a division of slots is the best for every number of hits, only its form
-// depends on how many are usual.
-static const double noticeable_hits = 0.02;
 
 static void start_tuner(struct atsi_rescheduler *r) {
     struct atsi_tuner_params params = {.is_dynamic = atsi_dispatcher_is_dynamic(r->dispatcher) && !r->params.never,
@@ -199,23 +196,6 @@ static enum atsi_status assign_decode(struct atsi_rescheduler *r, struct atsi_er
         atsi_executor_reprice(r->executor, r->residents);
     }
     return ATSI_OK;
-}
-
-static bool hits_have_changed(const struct atsi_rescheduler *r) {
-    const struct atsi_experts *e = r->params.experts;
-    double sum = 0;
-    for (uint32_t i = 0; r->residents && i < e->n_routers; i++)
-        sum += e->routers[i].hit_rate - r->residents[e->routers[i].unit].hit_rate;
-    return r->residents && fabs(sum) > noticeable_hits * e->n_routers;
-}
-
-void atsi_rescheduler_decide_again(struct atsi_rescheduler *r) {
-    if (r->assigned_for < 2 || r->returns) return;
-    take_ahead(r);
-    if (r->has_ahead && !hits_have_changed(r)) return;
-    if (r->has_ahead) atsi_assigner_discard(r->assigner, r->ahead.prepared);
-    r->has_ahead = false;
-    ask(r, 1);
 }
 
 // ---- another load -------------------------------------------------------------------------------------------------

@@ -55,9 +55,6 @@ void atsi_rescheduler_close(struct atsi_rescheduler *r);
 
 // Sees to it that the executor's assignment suits a round of n_tokens. Waits only where there is none at all that does.
 enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint32_t n_tokens, struct atsi_error *err);
-// Behind a prompt, before the first round of one token: other experts are resident now. What has been decided ahead is decided again if hits are
-// noticeably more or fewer than those it was decided for. Waits for nothing that can be done beside it: the round that comes does.
-void atsi_rescheduler_decide_again(struct atsi_rescheduler *r);
 // A round of n_tokens took this long.
 void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens, double round_us);
 

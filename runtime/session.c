@@ -135,11 +135,9 @@ static enum atsi_status run_round(struct atsi_session *s, const struct atsi_roun
     return ATSI_OK;
 }
 
-// Behind a prompt the assignment is decided while the experts that it wanted are on their way.
+// Behind a prompt the assignment is taken over while the experts that it wanted are on their way.
 static enum atsi_status assign_round(struct atsi_session *s, uint32_t n_tokens, struct atsi_error *err) {
-    bool exchanges;
-    ATSI_TRY(atsi_exchange_before_text(s->exchange, n_tokens, &exchanges, err));
-    if (exchanges) atsi_rescheduler_decide_again(&s->rescheduler);
+    ATSI_TRY(atsi_exchange_before_text(s->exchange, n_tokens, err));
     ATSI_TRY(atsi_rescheduler_before_round(&s->rescheduler, n_tokens, err));
     return atsi_exchange_before_round(s->exchange, n_tokens, err);
 }

@@ -61,8 +61,8 @@ bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
 static double deviation(double from, double to) { return from > 0 ? fabs(to / from - 1) : 0; }
 
 bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
-    double last_us = t->n_rounds > 0 ? t->times_us[(t->n_rounds - 1) % ATSI_TUNER_MANY_ROUNDS] : 0;
-    return deviation(t->reference_us, last_us) > t->params.epsilon;
+    double recent_us = atsi_tuner_recent_us(t);
+    return recent_us > 0 && deviation(t->reference_us, recent_us) > t->params.epsilon;
 }
 
 static double median_of(double *values, uint32_t n) {

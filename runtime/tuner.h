@@ -122,7 +122,7 @@ bool atsi_tuner_may_return(const struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);
 // Of the last rounds under the assignment at work; 0 before there are enough.
 double atsi_tuner_recent_us(const struct atsi_tuner *t);
-// The last round took so much longer or shorter than those before that the devices should be looked at.
+// The last rounds took so much longer or shorter than those before that the devices should be looked at. A single one is luck.
 bool atsi_tuner_is_surprised(const struct atsi_tuner *t);
 
 #endif

@@ -1,6 +1,5 @@
 // Texts while experts change places between rounds and the budget moves: the same bits as on the CPU alone; and that what a text wants
 // becomes resident.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,35 +236,11 @@ static void few_tokens_are_not_worth_it(void **state) {
     mixed_session_close(&b);
 }
 
-// The assignment of single tokens is decided while the prompt is read, for the hits that were expected then.
-static void what_was_decided_ahead_stays_where_hits_do(void **state) {
-    (void)state;
-    static const struct atsi_exchange_params none = {.never = true};
-    static const float change[] = {0, 0.01f, -0.01f, 0.1f, -0.1f};
-    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
-        struct mixed_session b;
-        int32_t ids[12] = {3};
-        mixed_session_open(&b, open_device(0), false, &none);
-        check_ok(atsi_session_append(b.loaded.session, ids, 12, NULL, NULL, &b.err), b.err);
-        struct atsi_rescheduler *r = &b.loaded.session->rescheduler;
-        struct atsi_router_experts *e = &b.loaded.weights.experts.routers[0];
-        uint32_t n_decided = r->stats.n_decided;
-        e->hit_rate = r->residents[e->unit].hit_rate + change[i];
-        atsi_rescheduler_decide_again(r);
-        assert_int_equal(r->stats.n_decided - n_decided, fabsf(change[i]) > 0.05f);
-        check_ok(atsi_session_append(b.loaded.session, ids, 1, NULL, NULL, &b.err), b.err);
-        mixed_session_close(&b);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_exchange_gives_the_same_bits),
-        cmocka_unit_test(experts_that_left_are_not_found),
-        cmocka_unit_test(what_a_text_wants_becomes_resident),
-        cmocka_unit_test(a_prompt_decides_what_is_resident),
+        cmocka_unit_test(any_exchange_gives_the_same_bits),   cmocka_unit_test(experts_that_left_are_not_found),
+        cmocka_unit_test(what_a_text_wants_becomes_resident), cmocka_unit_test(a_prompt_decides_what_is_resident),
         cmocka_unit_test(few_tokens_are_not_worth_it),
-        cmocka_unit_test(what_was_decided_ahead_stays_where_hits_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
