@@ -302,16 +302,21 @@ static enum atsi_status unpack(struct run *r, struct atsi_error *err) {
                                         .progress = atsi_load_bar_advance,
                                         .context = &bar,
                                         .interrupted = &interrupted};
-    enum atsi_status status = atsi_unpack_model(&r->model, &params, err);
+    bool wrote = false;
+    enum atsi_status status = atsi_unpack_model(&r->model, &params, &wrote, err);
     atsi_load_bar_finish(&bar);
+    if (status == ATSI_OK && wrote && !r->o->quiet)
+        fprintf(stderr, "unpacked, once, to %s\n", atsi_plan_file_path(r->model.file));
     if (status != ATSI_FAILED) return status;
     if (!r->o->quiet) fprintf(stderr, "%s; unpacked into memory instead, at every start\n", err->text);
     return ATSI_OK;
 }
 
-// A text that was written does not end its line.
+// A text that was written does not end its line; the answers of a conversation do.
 static void begin_line_after_text(const struct run *r) {
-    if (!r->o->json && !r->o->print_ids && !r->o->chat) atsi_report_begin_line();
+    const struct atsi_run_options *o = r->o;
+    bool is_conversation = o->chat && !o->prompt && !o->prompt_path;
+    if (!o->json && !o->print_ids && !is_conversation) atsi_report_begin_line();
 }
 
 static enum atsi_status report(const struct run *r, struct atsi_error *err) {

@@ -132,6 +132,7 @@ enum atsi_status atsi_output_finish(struct atsi_output *out, const struct atsi_g
     }
     if (x->mode == MODE_JSON) return print_json(x, result, err);
     if (x->mode == MODE_IDS && x->any_id) putchar('\n');
+    fflush(stdout); // ahead of what standard error says of the run, where both go to one file
     return ATSI_OK;
 }
 

@@ -67,9 +67,10 @@ static bool is_unpacked(const struct atsi_plan_file *shipped, const char *path) 
 }
 
 static enum atsi_status open_unpacked(struct atsi_model *model, const char *path,
-                                      const struct atsi_unpack_params *params, struct atsi_error *err) {
+                                      const struct atsi_unpack_params *params, bool *wrote, struct atsi_error *err) {
     struct atsi_model unpacked;
-    if (!is_unpacked(model->file, path)) ATSI_TRY(write_unpacked(model->file, path, params, err));
+    *wrote = !is_unpacked(model->file, path);
+    if (*wrote) ATSI_TRY(write_unpacked(model->file, path, params, err));
     enum atsi_status status = atsi_model_open(&unpacked, path, err);
     struct atsi_model *closed = status == ATSI_OK ? model : &unpacked;
     atsi_model_close(closed);
@@ -77,11 +78,11 @@ static enum atsi_status open_unpacked(struct atsi_model *model, const char *path
     return status;
 }
 
-enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params,
+enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params, bool *wrote,
                                    struct atsi_error *err) {
     char *path = unpacked_path(params->path);
     if (!path) return atsi_fail(err, ATSI_FAILED, "out of memory while unpacking %s", params->path);
-    enum atsi_status status = open_unpacked(model, path, params, err);
+    enum atsi_status status = open_unpacked(model, path, params, wrote, err);
     free(path);
     return status;
 }

@@ -17,9 +17,9 @@ struct atsi_unpack_params {
 };
 
 // Opens the unpacked plan in the place of *model, which is shipped, and writes it first unless a plan with the same manifest
-// stands there. Every tensor's checksum is verified on the way; ATSI_BAD_INPUT names a damaged one. ATSI_FAILED: it cannot be written
+// stands there; *wrote says which. Every tensor's checksum is verified on the way; ATSI_BAD_INPUT names a damaged one. ATSI_FAILED: it cannot be written
 // (read-only folder, full disk). After a failure *model is as it was, and still runs: tensors are then unpacked into memory at each start.
-enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params,
+enum atsi_status atsi_unpack_model(struct atsi_model *model, const struct atsi_unpack_params *params, bool *wrote,
                                    struct atsi_error *err);
 
 #endif

@@ -27,6 +27,11 @@ prompt_is() {
 }
 
 # ---- turns
+# An answer that ends no line is not followed by figures on that line.
+figures_begin_a_line() {
+    "$B/atsi-run" "$plan" --device cpu --temp 0 --chat --chat-format mistral --ignore-eos -p hi -n 3 >"$work/all" 2>&1 &&
+        grep -q '^load ' "$work/all"
+}
 # same_as_from_scratch N: the second answer is what a new run says to the ids of the whole prompt ($work/ids), and N tokens were read for it.
 same_as_from_scratch() {
     local n_prompt=$1 ids
@@ -148,6 +153,7 @@ hi [/INST]' --chat-format mistral --system "Be brief." -p hi
 check "only the new part of a turn is read" only_the_new_is_read
 check "an answer that is given back changed is read again" after_dropped_thinking all
 check "a conversation goes on with what a stop text left" stop_text_is_forgotten
+check "figures behind one turn begin a line" figures_begin_a_line
 check "a line is a turn" one_line_a_turn
 check "a full context is told" context_runs_out
 check "an interrupt ends the answer, not the chat" interrupt_ends_the_answer

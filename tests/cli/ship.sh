@@ -16,6 +16,11 @@ written_once() {
     before=$(stat -c '%i %Y' "$unpacked")
     run "$plan" >/dev/null && after=$(stat -c '%i %Y' "$unpacked") && [ "$before" = "$after" ]
 }
+says_where() { # a file of the model's size appears: once
+    local line="unpacked, once, to $unpacked"
+    rm "$unpacked" && "$B/atsi-run" "$plan" --device cpu -p a -n 1 2>&1 >"$work/out" | grep -xF "$line" &&
+        ! "$B/atsi-run" "$plan" --device cpu -p a -n 1 2>&1 >"$work/out" | grep -F unpacked
+}
 of_another_plan() { # what stands there is replaced when it is not this plan's
     make_plan --ctx 64 -o "$unpacked" && same_text "$plan" && "$B/atsi-plan" --info "$unpacked" | grep 'context 512'
 }
@@ -38,6 +43,7 @@ check "--tokenize unpacks nothing" sh -c "'$B/atsi-run' '$plan' --tokenize -p a 
 check "the same text" same_text "$plan"
 check "every tensor is raw then" is_raw
 check "written once" written_once
+check "and said where" says_where
 check "the file of another plan is replaced" of_another_plan
 check "a file that was cut short is replaced" cut_short
 check "a damaged tensor is told, nothing is left" damaged
