@@ -27,13 +27,15 @@ static void print_line(FILE *out, const char *name, uint64_t bytes, const char *
 }
 
 static void print_other_methods(FILE *out, const struct atsi_placement *placement) {
-    bool any = false;
+    bool any = false, any_faster = false;
     for (int m = 0; m < ATSI_PLACE_SEARCHED; m++) {
         if (m == (int)placement->method || !(placement->method_decode_us[m] > 0)) continue;
         if (!any) fprintf(out, " (%.2f ms a token", placement->decode_us / 1e3);
         fprintf(out, "; %s: %.2f", method_text((enum atsi_place_method)m), placement->method_decode_us[m] / 1e3);
         any = true;
+        any_faster |= placement->method_decode_us[m] < placement->decode_us;
     }
+    if (any_faster) fputs("; prefill counts too (--objective)", out);
     if (any) fputc(')', out);
 }
 

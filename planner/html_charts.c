@@ -51,7 +51,7 @@ void atsi_html_memory(FILE *out, const struct atsi_report_page *page) {
                  {"KV and states", "kv", b->states},
                  {"temporary", "moved", b->temp},
                  {"resident weights", "gpu", b->resident},
-                 {"single experts", "gpu", b->experts},
+                 {"single experts", "hot", b->experts},
                  {"spare", "spare", b->spare}};
     char size[32];
     double x = 0;
@@ -67,10 +67,12 @@ void atsi_html_memory(FILE *out, const struct atsi_report_page *page) {
     text_at(out, WIDTH, 56, "end", atsi_size_format(size, sizeof size, b->vram));
     close_figure(out);
     fputs("<table><tr><th>what</th><th>MiB</th><th>share</th></tr>\n", out);
-    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i].bytes == 0) continue;
         fprintf(out, "<tr><td><span class=\"key f-%s\"></span>%s</td><td>%.0f</td><td>%.1f %%</td></tr>\n",
                 parts[i].class_name, parts[i].name, (double)parts[i].bytes / mib,
                 100.0 * (double)parts[i].bytes / (double)b->vram);
+    }
     fputs("</table></section>\n", out);
 }
 
@@ -269,8 +271,13 @@ void atsi_html_timeline(FILE *out, const struct atsi_report_page *page) {
     fprintf(out,
             "<p>A token takes %.2f ms: the CPU computes %.0f %% of it, the GPU %.0f %%, the copy engine is busy %.0f "
             "%% (experts are read in "
-            "place and shown as a copy). No assignment of this round takes less than %.2f ms.</p></section>\n",
+            "place and shown as a copy). No assignment of this round takes less than %.2f ms.",
             total / 1e3, 100 * busy[0] / total, 100 * busy[1] / total, 100 * busy[2] / total, s->lower_bound_us / 1e3);
+    double shares_us = page->placement->decode.shares_us;
+    if (isfinite(shares_us) && shares_us > 0 && shares_us < total)
+        fprintf(out, " With both processors on each unit of the CPU instead it takes %.2f ms: the rate above.",
+                shares_us / 1e3);
+    fputs("</p></section>\n", out);
 }
 
 // ---- rate against budget ------------------------------------------------------------------------------------------

@@ -21,9 +21,10 @@ void atsi_html_text(FILE *out, const char *text) {
 // Colours that stay apart for colour-blind readers, in both schemes; what they mean is written beside them too.
 static const char style[] =
     ":root{color-scheme:light "
-    "dark;--bg:#fbfbfa;--fg:#1d2125;--soft:#5d6670;--line:#d5d9dd;--gpu:#0b6bb3;--moved:#d98200;"
+    "dark;--bg:#fbfbfa;--fg:#1d2125;--soft:#5d6670;--line:#d5d9dd;--gpu:#0b6bb3;--hot:#6bb0e0;--moved:#d98200;"
     "--cpu:#9aa3ab;--driver:#6b5b95;--compute:#3f7d5a;--kv:#008c9e;--spare:#e4e7ea}\n"
-    "@media(prefers-color-scheme:dark){:root{--bg:#15181b;--fg:#e6e8ea;--soft:#9aa3ab;--line:#3a4046;--gpu:#4aa3e0;"
+    "@media(prefers-color-scheme:dark){:root{--bg:#15181b;--fg:#e6e8ea;--soft:#9aa3ab;--line:#3a4046;--gpu:#4aa3e0;--"
+    "hot:#2b76ad;"
     "--moved:#f0a83a;--cpu:#6c757d;--driver:#a593d6;--compute:#6fbf8f;--kv:#3fc1d0;--spare:#2a2f34}}\n"
     "body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;"
     "padding:0 1rem}\n"
@@ -35,6 +36,7 @@ static const char style[] =
     "td:first-child,th:first-child{text-align:left}details{margin:.4rem 0}summary{cursor:pointer;color:var(--soft)}\n"
     ".key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em;vertical-align:-.05em}\n"
     ".f-gpu{fill:var(--gpu);background:var(--gpu)}.f-moved{fill:var(--moved);background:var(--moved)}\n"
+    ".f-hot{fill:var(--hot);background:var(--hot)}\n"
     ".f-cpu{fill:var(--cpu);background:var(--cpu)}.f-driver{fill:var(--driver);background:var(--driver)}\n"
     ".f-compute{fill:var(--compute);background:var(--compute)}.f-kv{fill:var(--kv);background:var(--kv)}\n"
     ".f-spare{fill:var(--spare);background:var(--spare)}.s-gpu{stroke:var(--gpu);fill:none;stroke-width:2}\n"
