@@ -274,7 +274,7 @@ void atsi_html_timeline(FILE *out, const struct atsi_report_page *page) {
             "place and shown as a copy). No assignment of this round takes less than %.2f ms.",
             total / 1e3, 100 * busy[0] / total, 100 * busy[1] / total, 100 * busy[2] / total, s->lower_bound_us / 1e3);
     double shares_us = page->placement->decode.shares_us;
-    if (isfinite(shares_us) && shares_us > 0 && shares_us < total)
+    if (shares_us > 0 && shares_us < total && shares_us <= page->placement->decode.best_us)
         fprintf(out, " With both processors on each unit of the CPU instead it takes %.2f ms: the rate above.",
                 shares_us / 1e3);
     fputs("</p></section>\n", out);
