@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +15,44 @@ static enum atsi_status cannot_write(const char *path, struct atsi_error *err) {
     return atsi_fail(err, ATSI_FAILED, "cannot write %s: %s", path, strerror(errno));
 }
 
-// The name that the finished file gets: an existing link is followed, so that the rename replaces what it points to.
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+// What a link points to, NULL where the path is none.
+static char *target_of(const char *path) {
+    char target[PATH_MAX], *joined;
+    ssize_t n = readlink(path, target, sizeof target);
+    if (n <= 0) return NULL;
+    int folder_size = target[0] == '/' ? 0 : (int)(last_name(path) - path);
+    return asprintf(&joined, "%.*s%.*s", folder_size, path, (int)n, target) < 0 ? NULL : joined;
+}
+
+// realpath needs a file at the end of the links.
+static char *follow_links_to_nothing(const char *path) {
+    enum {
+        MAX_LINKS = 40
+    }; // as in the kernel
+    char *here = strdup(path);
+    for (int i = 0; here && i < MAX_LINKS; i++) {
+        char *next = target_of(here);
+        if (!next) break;
+        free(here);
+        here = next;
+    }
+    return here;
+}
+
+// The name that the finished file gets: links are followed, so that the rename replaces or makes what they point to.
 static enum atsi_status final_path(const char *path, char **out, struct atsi_error *err) {
     struct stat st;
     bool exists = stat(path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return atsi_fail(err, ATSI_BAD_INPUT, "cannot write %s: it is no regular file", path);
-    *out = exists ? realpath(path, NULL) : strdup(path);
+    if (!*last_name(path)) return atsi_fail(err, ATSI_BAD_INPUT, "cannot write \"%s\": it names no file", path);
+    if (!exists && errno != ENOENT) return cannot_write(path, err);
+    *out = exists ? realpath(path, NULL) : follow_links_to_nothing(path);
     return *out ? ATSI_OK : cannot_write(path, err);
 }
 
@@ -42,12 +74,15 @@ static bool link_unnamed(int fd, const char *path) {
 // Gives the file a name that nothing has: the open one, or without one a new file.
 static enum atsi_status take_temp_name(struct atsi_new_file *file, struct atsi_error *err) {
     enum {
-        MAX_TRIES = 100
-    }; // a killed program with this process's number may have left files behind
+        MAX_TRIES = 100, // a killed program with this process's number may have left files behind
+        KEPT_BYTES = 200 // of the name: with what is added it may not be longer than 255
+    };
     bool unnamed = file->fd >= 0;
+    size_t name_size = strlen(last_name(file->path));
+    int kept_size = (int)(last_name(file->path) - file->path + (name_size < KEPT_BYTES ? name_size : KEPT_BYTES));
     for (int try = 0; try < MAX_TRIES; try++) {
         char *temp_path;
-        if (asprintf(&temp_path, "%s.tmp%d-%d", file->path, (int)getpid(), try) < 0)
+        if (asprintf(&temp_path, "%.*s.tmp%d-%d", kept_size, file->path, (int)getpid(), try) < 0)
             return atsi_fail(err, ATSI_FAILED, "out of memory");
         if (!unnamed) file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (unnamed ? link_unnamed(file->fd, temp_path) : file->fd >= 0) {

@@ -13,11 +13,12 @@
 
 struct atsi_new_file {
     int fd;
-    char *path;      // final name, a link followed to where it points
+    char *path;      // final name, links followed to where they point
     char *temp_path; // NULL while the file has no name
 };
 
-// Anything but a regular file under the final name is refused (ATSI_BAD_INPUT), so that no device or folder is replaced.
+// Anything but a regular file under the final name is refused (ATSI_BAD_INPUT), so that no device or folder is replaced, and so is a name that
+// no file can have.
 enum atsi_status atsi_new_file_create(struct atsi_new_file *file, const char *path, struct atsi_error *err);
 // Writes at any offset; what lies between is zero.
 enum atsi_status atsi_new_file_write(struct atsi_new_file *file, const void *data, uint64_t size_bytes, uint64_t offset,

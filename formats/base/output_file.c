@@ -12,8 +12,8 @@
 
 struct atsi_output_file {
     FILE *stream;
-    int device_fd;             // a device or a pipe; -1: a regular file
-    struct atsi_new_file file; // of a regular one
+    int device_fd;             // a device, a pipe or a standard stream; -1: a file of its own
+    struct atsi_new_file file; // of such a one
     uint64_t size_bytes;       // written so far
     struct atsi_error failure; // the first one
     char path[];
@@ -44,11 +44,21 @@ static ssize_t write_some(void *cookie, const char *data, size_t size) {
     return status == ATSI_OK ? (ssize_t)size : 0;
 }
 
+// The number of standard output or standard error if that is the file, else -1.
+static int standard_stream_of(const struct stat *st) {
+    struct stat stream;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &stream) == 0 && stream.st_dev == st->st_dev && stream.st_ino == st->st_ino) return fd;
+    return -1;
+}
+
 static enum atsi_status open_file(struct atsi_output_file *f, struct atsi_error *err) {
     struct stat st;
-    bool is_device = stat(f->path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
-    if (!is_device) return atsi_new_file_create(&f->file, f->path, err);
-    f->device_fd = open(f->path, O_WRONLY | O_CLOEXEC);
+    bool exists = stat(f->path, &st) == 0;
+    int stream = exists && S_ISREG(st.st_mode) ? standard_stream_of(&st) : -1;
+    if (stream < 0 && (!exists || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+        return atsi_new_file_create(&f->file, f->path, err);
+    f->device_fd = stream >= 0 ? fcntl(stream, F_DUPFD_CLOEXEC, 0) : open(f->path, O_WRONLY | O_CLOEXEC);
     return f->device_fd >= 0 ? ATSI_OK : cannot_write(f->path, err);
 }
 

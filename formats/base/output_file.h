@@ -1,7 +1,8 @@
 // output_file.h: a file that a program writes bit by bit while it runs, as a stdio stream.
 //
-// A regular file appears complete or not at all (new_file.h). A pipe or a device is written as it is. What cannot be written is
-// told when the file is closed, with its cause; until then the stream takes everything.
+// A regular file appears complete or not at all (new_file.h). A pipe or a device is written as it is, and so is a file to which standard
+// output or standard error goes, behind what stands there. What cannot be written is told when the file is closed, with its cause; until
+// then the stream takes everything.
 #ifndef ATSI_FORMATS_BASE_OUTPUT_FILE_H
 #define ATSI_FORMATS_BASE_OUTPUT_FILE_H
 

@@ -116,6 +116,71 @@ static void devices_and_pipes_are_written_as_they_are(void **state) {
     close(reader);
 }
 
+// Standard output goes to a file that is opened by name as well: what stands there stays, and what comes later follows.
+static void a_file_of_standard_output_is_written_behind_what_it_holds(void **state) {
+    (void)state;
+    struct atsi_output_file *file;
+    struct atsi_error err;
+    fflush(stdout);
+    int kept = dup(STDOUT_FILENO), fd = open(path, O_WRONLY | O_APPEND);
+    dup2(fd, STDOUT_FILENO);
+    enum atsi_status status = atsi_output_file_open(&file, path, &err);
+    if (status == ATSI_OK) {
+        fputs(" newer", atsi_output_file_stream(file));
+        status = atsi_output_file_close(file, &err);
+    }
+    ssize_t n_written = write(STDOUT_FILENO, " newest", 7);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    close(fd);
+    check_ok(status, err);
+    assert_int_equal(n_written, 7);
+    check_holds("older newer newest");
+}
+
+static void write_new(const char *name) {
+    struct atsi_error err;
+    check_ok(atsi_write_file(name, "new", 3, &err), err);
+}
+
+// A link stays a link, also where nothing stands yet where it leads; one that leads to itself is told.
+static void links_are_followed(void **state) {
+    (void)state;
+    char link[TEMP_PATH_CAP], farther[TEMP_PATH_CAP];
+    struct atsi_error err;
+    struct stat st;
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(farther, sizeof farther, "%s/farther", folder);
+    assert_int_equal(symlink("out", link), 0);
+    assert_int_equal(symlink(link, farther), 0);
+    for (int run = 0; run < 2; run++) {
+        write_new(farther);
+        check_holds("new");
+        assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode) && lstat(farther, &st) == 0 && S_ISLNK(st.st_mode));
+        unlink(path);
+    }
+    unlink(link);
+    assert_int_equal(symlink("farther", link), 0);
+    assert_int_equal(atsi_write_file(link, "new", 3, &err), ATSI_FAILED);
+    check_message(err, "cannot write", link, "symbolic links");
+}
+
+// Told at once, not after hours of work.
+static void names_that_no_file_can_have_are_told_when_it_is_opened(void **state) {
+    (void)state;
+    char name[600];
+    struct atsi_error err;
+    snprintf(name, sizeof name, "%s/nothing/", folder);
+    check_refused(atsi_new_file_try(name, &err), err, name, "names no file");
+    check_refused(atsi_new_file_try("", &err), err, "names no file");
+    snprintf(name, sizeof name, "%s/%0256d", folder, 0);
+    assert_int_equal(atsi_new_file_try(name, &err), ATSI_FAILED);
+    check_message(err, "cannot write", "too long");
+    name[strlen(name) - 1] = 0; // the longest that there is, with nothing added
+    write_new(name);
+    write_new(name);
+}
+
 static void what_cannot_be_opened_is_told(void **state) {
     (void)state;
     struct atsi_output_file *file;
@@ -133,6 +198,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(one_that_is_not_wanted_leaves_the_older, set_up, tear_down),
         cmocka_unit_test_setup_teardown(no_space_is_told_and_leaves_the_older, set_up, tear_down),
         cmocka_unit_test_setup_teardown(devices_and_pipes_are_written_as_they_are, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_of_standard_output_is_written_behind_what_it_holds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(links_are_followed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(names_that_no_file_can_have_are_told_when_it_is_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_cannot_be_opened_is_told, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("output_file", tests, NULL, NULL);
