@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/base/standard_streams.h"
 #include "formats/version.h"
 #include "planner/commands.h"
 #include "planner/schedule_file.h"
@@ -63,6 +64,7 @@ int main(int argc, char **argv) {
     struct atsi_plan_options options;
     struct atsi_error err = {.text = ""};
     struct atsi_console console = {.out = stdout, .log = stderr, .is_terminal = isatty(STDERR_FILENO), .stop = &stop};
+    atsi_claim_standard_streams();
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     signal(SIGBUS, on_bus_error);

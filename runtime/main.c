@@ -9,6 +9,7 @@
 
 #include "formats/base/clock.h"
 #include "formats/base/new_file.h"
+#include "formats/base/standard_streams.h"
 #include "formats/routing_cache.h"
 #include "runtime/chat.h"
 #include "runtime/generate.h"
@@ -64,15 +65,26 @@ struct run {
     struct atsi_run_times times;
 };
 
+// What was seen of a run that failed is worth keeping, but not instead of an older file before anything ran.
+static void close_records(struct run *r, bool has_run) {
+    if (has_run) {
+        atsi_trace_close(r->trace, NULL);
+        atsi_output_file_close(r->decisions, NULL);
+    } else {
+        atsi_trace_discard(r->trace);
+        atsi_output_file_discard(r->decisions);
+    }
+}
+
 static void close_run(struct run *r) {
+    bool has_run = r->loaded.session && r->loaded.session->n_past > 0;
     atsi_output_file_discard(r->logits);
     atsi_output_free(&r->output);
     atsi_sampler_free(r->sampler);
     atsi_loaded_free(&r->loaded);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
-    atsi_trace_close(r->trace, NULL); // what was seen of a run that failed is worth keeping
-    atsi_output_file_close(r->decisions, NULL);
+    close_records(r, has_run);
     atsi_model_close(&r->model);
 }
 
@@ -378,6 +390,7 @@ int main(int argc, char **argv) {
     struct atsi_run_options options;
     struct atsi_error err = {0};
     struct run r = {.o = &options};
+    atsi_claim_standard_streams();
     signal(SIGINT, on_early_signal);
     signal(SIGTERM, on_early_signal);
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of the write

@@ -53,3 +53,9 @@ enum atsi_status atsi_trace_close(struct atsi_trace *t, struct atsi_error *err) 
     free(t);
     return status;
 }
+
+void atsi_trace_discard(struct atsi_trace *t) {
+    if (!t) return;
+    atsi_output_file_discard(t->file);
+    free(t);
+}

@@ -22,5 +22,6 @@ void atsi_trace_span(struct atsi_trace *t, enum atsi_trace_lane lane, const char
                      double duration_us);
 // Ends the file. ATSI_FAILED when anything could not be written. NULL is fine.
 enum atsi_status atsi_trace_close(struct atsi_trace *t, struct atsi_error *err);
+void atsi_trace_discard(struct atsi_trace *t); // it is not wanted any more; NULL is fine
 
 #endif

@@ -47,6 +47,18 @@ for option in --logits --trace --decisions; do
 done
 to_a_pipe() { run --device cpu --trace /dev/stdout --print-ids | cat | grep '"traceEvents"'; }
 check "--trace into a pipe" to_a_pipe
+never_ran() { # OPTION: of a run that fails before its first round nothing replaces an older file
+    echo older >"$work/outputs/x"
+    ! run --device cpu --isa nonsense "$1" "$work/outputs/x" 2>"$work/err" && grep -q 'unknown instruction set' "$work/err" &&
+        [ "$(cat "$work/outputs/x")" = older ]
+}
+for option in --logits --trace --decisions; do check "$option of a run that never ran" never_ran $option; done
+without_streams() { # started without standard streams: none of its text gets into a file
+    run --device cpu --logits "$work/logits" >/dev/null
+    run --device cpu --logits "$work/closed" <&- >&- 2>&-
+    cmp "$work/logits" "$work/closed" || [ ! -e "$work/closed" ]
+}
+check "without standard streams" without_streams
 stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it on standard output
     local plain
     plain=$(run --device "$1") && [ "$(run --device "$1" --stats 2>"$work/err")" = "$plain" ] && grep -qE "$2" "$work/err"
