@@ -105,6 +105,12 @@ static bool takes_many(const struct atsi_matmul_kernels *k, const struct atsi_ma
     return k->many[a->dtype] != NULL && a->pairs == NULL && a->n_tokens >= ATSI_MANY_TOKENS;
 }
 
+// Two tiles are a block of what is quantised behind them: experts' runs are of whole ones, and one token's where they are longer than a tile.
+static uint64_t whole_blocks(uint64_t tiles, bool is_experts, bool one_token) {
+    if (tiles < 2) return is_experts ? 2 : tiles;
+    return is_experts || one_token ? tiles - tiles % 2 : tiles;
+}
+
 // n_experts: matrices of this shape that are worked on together, 0 for a matmul without experts. Its many tokens are cut too (not
 // those of experts, even of one: their numbers differ from a's, and every expert has as many chunks): runs can then be so long
 // that a group's inputs serve many tiles while they are in L2.
@@ -121,11 +127,12 @@ static struct cut cut_of(const struct atsi_matmul_kernels *k, const struct atsi_
     uint64_t n = n_tiles * (n_experts > 0 ? n_experts : 1) * cut.n_groups / ((uint64_t)n_threads * per_thread);
     if (n > most) n = most;
     if (n < least) n = least;
+    n = whole_blocks(n, n_experts > 0, a->n_tokens == 1);
     if (many) n += n % 2; // they take tiles by twos
     if (n > n_tiles) n = n_tiles;
     cut.tiles = n > 0 ? (uint32_t)n : 1;
-    cut.n_runs = (uint32_t)((n_tiles + cut.tiles - 1) / cut.tiles);
-    if (cut.n_runs == 0) cut.n_runs = 1; // a matrix has at least one row
+    uint32_t n_runs = (uint32_t)((n_tiles + cut.tiles - 1) / cut.tiles);
+    cut.n_runs = n_runs > 0 ? n_runs : 1; // a matrix has at least one row
     return cut;
 }
 

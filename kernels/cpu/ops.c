@@ -206,8 +206,8 @@ const char *atsi_cpu_isa(const struct atsi_cpu *cpu) { return atsi_isa_name(cpu-
 
 // ---- running --------------------------------------------------------------------------------------------------------
 
-void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
-                       uint32_t n_spans) {
+// What was derived from memory that the step writes.
+static void forget_written(struct atsi_cpu *cpu, const struct atsi_span *spans, uint32_t n_spans) {
     for (uint32_t i = 0; i < n_spans; i++) {
         if (!spans[i].write) continue;
         for (int s = 0; s < ATSI_ACT_SLOTS; s++)
@@ -215,7 +215,19 @@ void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const
         if (atsi_spans_overlap(&cpu->routing.source, &spans[i])) cpu->routing.source.data = NULL;
         if (atsi_spans_overlap(&cpu->pieces, &spans[i])) cpu->pieces.data = NULL;
     }
+}
+
+void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
+                       uint32_t n_spans) {
+    forget_written(cpu, spans, n_spans);
     atsi_steps_add(cpu->steps, step, spans, n_spans);
+}
+
+bool atsi_cpu_follow_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
+                          uint32_t n_spans) {
+    if (step->cut == NULL || !atsi_steps_follow(cpu->steps, step, spans, n_spans)) return false;
+    forget_written(cpu, spans, n_spans);
+    return true;
 }
 
 static void add_call(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
@@ -244,9 +256,13 @@ void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct ats
     // Between runs the buffers may have been filled by others: nothing that was derived from them is kept.
     for (int s = 0; s < ATSI_ACT_SLOTS; s++) cpu->act[s].source.data = NULL;
     cpu->routing.source.data = cpu->pieces.data = NULL;
+    cpu->cut = NULL;
+    cpu->n_phases = 0;
     for (int i = 0; i < n_calls; i++) {
-        if (atsi_steps_full(cpu->steps, ATSI_STEPS_PER_CALL)) atsi_steps_run(cpu->steps, cpu, pool);
+        if (atsi_steps_full(cpu->steps, ATSI_STEPS_PER_CALL)) cpu->n_phases += atsi_steps_run(cpu->steps, cpu, pool);
         add_call(cpu, &calls[i]);
     }
-    atsi_steps_run(cpu->steps, cpu, pool);
+    cpu->n_phases += atsi_steps_run(cpu->steps, cpu, pool);
 }
+
+uint32_t atsi_cpu_n_phases(const struct atsi_cpu *cpu) { return cpu->n_phases; }

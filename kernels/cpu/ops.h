@@ -21,6 +21,9 @@ const char *atsi_cpu_isa(const struct atsi_cpu *cpu);
 // belong to one round (its numbers stand still until this returns) and to the program of atsi_cpu_create.
 void atsi_cpu_run(struct atsi_cpu *cpu, struct atsi_pool *pool, const struct atsi_op_call *calls, int n_calls);
 
+// Phases of the last run, those of no or one item among them: for tests and measurements.
+uint32_t atsi_cpu_n_phases(const struct atsi_cpu *cpu);
+
 // Whether an EXPERTS call of one row, whose slots are divided between device and host (kernels/op_call.h, gpu_slots), leaves the host none.
 bool atsi_cpu_has_no_slots(const struct atsi_op_call *call);
 

@@ -32,6 +32,13 @@ struct atsi_routing {
     uint32_t *words;
 };
 
+// Rows first .. first + n - 1 of a product's output, for each of n_slots slots that stand slot_width apart (dense: one).
+struct atsi_part {
+    uint32_t first, n;
+    const uint32_t *slots; // NULL: slot 0
+    uint32_t n_slots, slot_width;
+};
+
 // cos and sin of one set of frequencies: rows of n_rot floats a token, cosines first.
 struct atsi_rope_table {
     uint32_t n_rot;
@@ -48,12 +55,15 @@ struct atsi_cpu {
     uint32_t n_tokens_max, n_outputs_max;
     int n_threads;     // that scratch was made for
     int n_run_threads; // of the current run
+    uint32_t n_phases; // of the last run
     struct atsi_steps *steps;
     struct atsi_repeats *repeats; // for products of one token (kernels/cpu/products.h), NULL with one thread
     size_t job_in_bytes;          // room for their inputs
     uint64_t n_uses;              // counts uses of slots
     struct atsi_act_slot act[ATSI_ACT_SLOTS];
     struct atsi_routing routing;
+    // Of one token: the product whose items cut its output into the parts of the last product (struct atsi_step, cut). NULL: none.
+    const struct atsi_op_call *cut;
     struct atsi_span pieces;      // the row that was last written in pieces (ops_rows.c), data NULL: none
     struct atsi_rope_table *rope; // [n_rope]
     uint32_t n_rope;
@@ -86,6 +96,16 @@ enum {
 // Adds a step and forgets the prepared inputs and routings whose source it writes.
 void atsi_cpu_add_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
                        uint32_t n_spans);
+
+// The same behind the parts of cpu->cut that it reads (atsi_steps_follow).
+bool atsi_cpu_follow_step(struct atsi_cpu *cpu, const struct atsi_step *step, const struct atsi_span *spans,
+                          uint32_t n_spans);
+
+// What the i-th item of a cut covers. While the group of its steps runs.
+struct atsi_part atsi_cpu_part(const struct atsi_cpu *cpu, const struct atsi_op_call *cut, uint32_t i);
+static inline uint32_t atsi_part_column(const struct atsi_part *part, uint32_t i_slot) {
+    return (part->slots != NULL ? part->slots[i_slot] * part->slot_width : 0) + part->first;
+}
 
 static inline uint32_t atsi_call_rows(const struct atsi_op_call *call) {
     const struct atsi_round *round = call->round.round;

@@ -4,6 +4,74 @@
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/products.h"
+#include "kernels/layout.h"
+
+// ---- parts of a token's products ------------------------------------------------------------------------------------
+
+// A device's own ids where its router divided the slots.
+static struct atsi_rows_ref ids_of(const struct atsi_op_call *call) {
+    return call->resident.mine != NULL ? atsi_call_mine(call, call->op->u.experts.n_used) : call->in[1];
+}
+
+// What the device computes of a call that is divided, on the host.
+static struct atsi_slots_left_out left_out_of(const struct atsi_op_call *call) {
+    const struct atsi_experts_ref *r = &call->resident;
+    if (r->mine != NULL || r->gpu_slots == NULL) return (struct atsi_slots_left_out){NULL, NULL};
+    return (struct atsi_slots_left_out){r->slots, r->gpu_slots};
+}
+
+static bool same_slots(const struct atsi_op_call *a, const struct atsi_op_call *b) {
+    struct atsi_rows_ref a_ids = ids_of(a), b_ids = ids_of(b);
+    struct atsi_slots_left_out a_out = left_out_of(a), b_out = left_out_of(b);
+    return a_ids.data == b_ids.data && a->op->u.experts.n_used == b->op->u.experts.n_used &&
+           a->op->u.experts.n_experts == b->op->u.experts.n_experts && a_out.resident_slots == b_out.resident_slots &&
+           a_out.n == b_out.n;
+}
+
+// Whether the items of both cover the same rows of the same slots: weights of one shape and type.
+static bool same_parts(const struct atsi_op_call *a, const struct atsi_op_call *b) {
+    const struct atsi_tensor *x = a->tensor[0].info, *y = b->tensor[0].info;
+    return a->op->kind == b->op->kind && x->dtype == y->dtype && x->ne[0] == y->ne[0] && x->ne[1] == y->ne[1] &&
+           (a->op->kind != ATSI_OP_EXPERTS || same_slots(a, b));
+}
+
+// One token's product is cut into parts, those of the product before where that is cut alike. Returns whether it is cut.
+static bool cut_product(struct atsi_cpu *cpu, struct atsi_step *step) {
+    const struct atsi_op_call *call = step->call;
+    if (atsi_call_rows(call) != 1)
+        cpu->cut = NULL;
+    else if (cpu->cut == NULL || !same_parts(cpu->cut, call))
+        cpu->cut = call;
+    step->cut = cpu->cut;
+    return cpu->cut != NULL;
+}
+
+// ---- arguments -----------------------------------------------------------------------------------------------------
+
+// slot: of the prepared input, of any kind but F32.
+static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call,
+                                           enum atsi_input_kind kind, uint32_t slot) {
+    const struct atsi_tensor *weight = call->tensor[0].info;
+    bool is_float = kind == ATSI_INPUT_F32;
+    return (struct atsi_matmul_args){
+        .dtype = weight->dtype,
+        .n_rows = (uint32_t)weight->ne[1],
+        .n_cols = (uint32_t)weight->ne[0],
+        .weight = call->tensor[0].data,
+        .bias = call->tensor[1].data,
+        .in = is_float ? call->in[0].data : cpu->act[slot].memory,
+        .in_stride =
+            is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_input_row_bytes(kind, (uint32_t)weight->ne[0]),
+        .out = call->out[0].data,
+        .out_stride = call->out[0].stride,
+        .n_tokens = atsi_call_rows(call),
+        .add = call->op->add,
+    };
+}
+
+static enum atsi_input_kind dense_input(const struct atsi_cpu *cpu, const struct atsi_op_call *call) {
+    return atsi_matmul_input_of(&cpu->matmul, call->tensor[0].info->dtype, atsi_call_rows(call));
+}
 
 // ---- inputs as kernels read them ------------------------------------------------------------------------------------
 
@@ -29,10 +97,49 @@ static void run_prepare_piece(struct atsi_cpu *cpu, const struct atsi_step *step
                          out + (size_t)piece * (n_cols / 32));
 }
 
+// Parts of the only row, which are whole blocks. arg: slot, columns of each of the row's own slots.
+static void run_prepare_part(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_part, int i_thread) {
+    (void)i_thread;
+    uint32_t n_cols = step->arg[1];
+    struct atsi_part part = atsi_cpu_part(cpu, step->cut, i_part);
+    for (uint32_t k = 0; k < part.n_slots; k++) {
+        uint32_t slot = part.slots != NULL ? part.slots[k] : 0;
+        uint8_t *row = (uint8_t *)cpu->act[step->arg[0]].memory + slot * atsi_act_row_bytes(n_cols);
+        cpu->matmul.quantise(atsi_row(&step->call->in[0], 0) + atsi_part_column(&part, k), part.n,
+                             (struct atsi_act_block *)row + part.first / 32);
+    }
+}
+
 static struct atsi_span slot_span(const struct atsi_act_slot *slot, bool write) {
     uint32_t stride = (uint32_t)(slot->n_parts * slot->row_bytes / 4);
     return (struct atsi_span){
         .data = slot->memory, .stride = stride, .width = stride, .n_rows = slot->source.n_rows, .write = write};
+}
+
+// Of experts they are (kernels/cpu/matmul.c), but for a last one.
+static bool has_even_parts(const struct atsi_cpu *cpu, const struct atsi_op_call *cut) {
+    struct atsi_matmul_args args = matmul_args(cpu, cut, dense_input(cpu, cut), 0);
+    return atsi_matmul_chunk_tiles(&cpu->matmul, &args, cpu->n_run_threads) % 2 == 0;
+}
+
+// Whether the parts of the cut are whole blocks of what the slot holds of one row.
+static bool fits_parts(const struct atsi_cpu *cpu, const struct atsi_act_slot *slot) {
+    const struct atsi_op_call *cut = cpu->cut;
+    if (cut == NULL || slot->kind != ATSI_INPUT_INT8 || slot->source.n_rows != 1 ||
+        slot->n_cols != cut->tensor[0].info->ne[1])
+        return false;
+    bool by_slot = cut->op->kind == ATSI_OP_EXPERTS;
+    return slot->n_parts == (by_slot ? cut->op->u.experts.n_used : 1) && (by_slot || has_even_parts(cpu, cut));
+}
+
+// Of one token: by whoever has made a part of the row from parts of products.
+static bool prepare_follows(struct atsi_cpu *cpu, const struct atsi_op_call *call, uint32_t i_slot) {
+    const struct atsi_act_slot *slot = &cpu->act[i_slot];
+    if (!fits_parts(cpu, slot)) return false;
+    struct atsi_step step = {.run = run_prepare_part, .call = call, .cut = cpu->cut, .arg = {i_slot, slot->n_cols}};
+    struct atsi_span spans[2] = {slot->source, slot_span(slot, true)};
+    spans[0].in_parts = spans[1].in_parts = true;
+    return atsi_cpu_follow_step(cpu, &step, spans, 2);
 }
 
 // Fills a slot from in[0] of the call. A row that was written in pieces is quantised in the same pieces, by the same threads.
@@ -44,6 +151,7 @@ static void add_prepare_step(struct atsi_cpu *cpu, const struct atsi_op_call *ca
                              .by_row = true,
                              .arg = {i_slot, slot->n_cols, slot->n_parts, slot->kind}};
     struct atsi_span spans[2] = {slot->source, slot_span(slot, true)};
+    if (prepare_follows(cpu, call, i_slot)) return;
     const struct atsi_span *pieces = &cpu->pieces;
     bool in_pieces = slot->kind == ATSI_INPUT_INT8 && slot->n_parts == 1 && pieces->data == slot->source.data &&
                      pieces->width * pieces->n_rows == slot->n_cols && slot->source.n_rows == 1;
@@ -86,31 +194,6 @@ static uint32_t prepared_input(struct atsi_cpu *cpu, const struct atsi_op_call *
 
 // ---- dense ----------------------------------------------------------------------------------------------------------
 
-// slot: of the prepared input, of any kind but F32.
-static struct atsi_matmul_args matmul_args(const struct atsi_cpu *cpu, const struct atsi_op_call *call,
-                                           enum atsi_input_kind kind, uint32_t slot) {
-    const struct atsi_tensor *weight = call->tensor[0].info;
-    bool is_float = kind == ATSI_INPUT_F32;
-    return (struct atsi_matmul_args){
-        .dtype = weight->dtype,
-        .n_rows = (uint32_t)weight->ne[1],
-        .n_cols = (uint32_t)weight->ne[0],
-        .weight = call->tensor[0].data,
-        .bias = call->tensor[1].data,
-        .in = is_float ? call->in[0].data : cpu->act[slot].memory,
-        .in_stride =
-            is_float ? (size_t)call->in[0].stride * sizeof(float) : atsi_input_row_bytes(kind, (uint32_t)weight->ne[0]),
-        .out = call->out[0].data,
-        .out_stride = call->out[0].stride,
-        .n_tokens = atsi_call_rows(call),
-        .add = call->op->add,
-    };
-}
-
-static enum atsi_input_kind dense_input(const struct atsi_cpu *cpu, const struct atsi_op_call *call) {
-    return atsi_matmul_input_of(&cpu->matmul, call->tensor[0].info->dtype, atsi_call_rows(call));
-}
-
 static void run_matmul(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_chunk, int i_thread) {
     (void)i_thread;
     struct atsi_matmul_args args = matmul_args(cpu, step->call, dense_input(cpu, step->call), step->arg[0]);
@@ -140,22 +223,12 @@ void atsi_steps_of_matmul(struct atsi_cpu *cpu, const struct atsi_op_call *call)
                              .call = call,
                              .arg = {slot},
                              .n_items = atsi_matmul_n_chunks(&cpu->matmul, &args, cpu->n_run_threads)};
+    step.n_parts_max = step.n_items;
+    spans[1].in_parts = cut_product(cpu, &step);
     atsi_cpu_add_step(cpu, &step, spans, 2);
 }
 
 // ---- experts --------------------------------------------------------------------------------------------------------
-
-// A device's own ids where its router divided the slots.
-static struct atsi_rows_ref ids_of(const struct atsi_op_call *call) {
-    return call->resident.mine != NULL ? atsi_call_mine(call, call->op->u.experts.n_used) : call->in[1];
-}
-
-// What the device computes of a call that is divided, on the host.
-static struct atsi_slots_left_out left_out_of(const struct atsi_op_call *call) {
-    const struct atsi_experts_ref *r = &call->resident;
-    if (r->mine != NULL || r->gpu_slots == NULL) return (struct atsi_slots_left_out){NULL, NULL};
-    return (struct atsi_slots_left_out){r->slots, r->gpu_slots};
-}
 
 bool atsi_cpu_has_no_slots(const struct atsi_op_call *call) {
     struct atsi_slots_left_out left_out = left_out_of(call);
@@ -185,6 +258,7 @@ static void group_by_expert(struct atsi_cpu *cpu, const struct atsi_op_call *cal
         return;
     cpu->routing.source = ids;
     cpu->routing.left_out = left_out;
+    cpu->cut = NULL;
     struct atsi_step step = {.run = run_grouping, .call = call, .n_items = 1};
     struct atsi_span spans[2] = {ids, *groups};
     spans[1].write = true;
@@ -258,5 +332,33 @@ void atsi_steps_of_experts(struct atsi_cpu *cpu, const struct atsi_op_call *call
     struct atsi_span spans[3] = {in, groups, atsi_span_rows(&call->out[0], n_rows, true)};
     struct atsi_step step = {
         .run = run_experts, .count = count_experts, .detach = detach_experts, .call = call, .arg = {slot}};
+    step.n_parts_max = p->n_used * atsi_matmul_tiles((uint32_t)call->tensor[0].info->ne[1]);
+    spans[2].in_parts = cut_product(cpu, &step);
     atsi_cpu_add_step(cpu, &step, spans, 3);
+}
+
+// ---- parts ------------------------------------------------------------------------------------------------------------
+
+static struct atsi_part part_of_dense(const struct atsi_cpu *cpu, const struct atsi_op_call *cut, uint32_t i) {
+    struct atsi_matmul_args args = matmul_args(cpu, cut, dense_input(cpu, cut), 0);
+    uint32_t rows = atsi_matmul_chunk_tiles(&cpu->matmul, &args, cpu->n_run_threads) * ATSI_TILE_ROWS, first = i * rows;
+    return (struct atsi_part){
+        .first = first, .n = args.n_rows - first < rows ? args.n_rows - first : rows, .n_slots = 1};
+}
+
+static struct atsi_part part_of_experts(const struct atsi_cpu *cpu, const struct atsi_op_call *cut, uint32_t i) {
+    struct atsi_experts_args args = experts_args(cpu, cut, 0);
+    uint32_t n_rows = args.matmul.n_rows, n_tiles = atsi_matmul_tiles(n_rows);
+    uint32_t tiles = atsi_experts_chunk_tiles(&cpu->matmul, &args, cpu->n_run_threads);
+    uint32_t n_runs = (n_tiles + tiles - 1) / tiles, rows = tiles * ATSI_TILE_ROWS, first = i % n_runs * rows;
+    struct atsi_matmul_args product = atsi_expert_product(&args, i / n_runs);
+    return (struct atsi_part){.first = first,
+                              .n = n_rows - first < rows ? n_rows - first : rows,
+                              .slots = product.pairs,
+                              .n_slots = product.n_tokens,
+                              .slot_width = n_rows};
+}
+
+struct atsi_part atsi_cpu_part(const struct atsi_cpu *cpu, const struct atsi_op_call *cut, uint32_t i) {
+    return cut->op->kind == ATSI_OP_EXPERTS ? part_of_experts(cpu, cut, i) : part_of_dense(cpu, cut, i);
 }

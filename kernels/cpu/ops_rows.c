@@ -69,6 +69,26 @@ static void run_glu(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t
                   atsi_row(&call->out[0], row) + first);
 }
 
+// A part of the only row.
+static void run_glu_part(struct atsi_cpu *cpu, const struct atsi_step *step, uint32_t i_part, int i_thread) {
+    (void)i_thread;
+    const struct atsi_op_call *call = step->call;
+    struct atsi_part part = atsi_cpu_part(cpu, step->cut, i_part);
+    for (uint32_t k = 0; k < part.n_slots; k++) {
+        uint32_t column = atsi_part_column(&part, k);
+        cpu->vec->glu(&call->op->u.glu, atsi_row(&call->in[0], 0) + column, atsi_row(&call->in[1], 0) + column, part.n,
+                      atsi_row(&call->out[0], 0) + column);
+    }
+}
+
+// Of one token: by whoever completes a part of both products. Slots that these leave out stay as they are.
+static bool glu_follows(struct atsi_cpu *cpu, const struct atsi_op_call *call, const struct atsi_span spans[3]) {
+    struct atsi_step step = {.run = run_glu_part, .call = call, .cut = cpu->cut};
+    struct atsi_span parts[3] = {spans[0], spans[1], spans[2]};
+    for (int i = 0; i < 3; i++) parts[i].in_parts = true;
+    return atsi_cpu_follow_step(cpu, &step, parts, 3);
+}
+
 void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     uint32_t n_rows = atsi_call_rows(call), n_pieces = row_pieces(cpu, n_rows, call->out[0].width);
     struct atsi_step step = {
@@ -76,6 +96,7 @@ void atsi_steps_of_glu(struct atsi_cpu *cpu, const struct atsi_op_call *call) {
     struct atsi_span spans[3] = {atsi_span_rows(&call->in[0], n_rows, false),
                                  atsi_span_rows(&call->in[1], n_rows, false),
                                  atsi_span_rows(&call->out[0], n_rows, true)};
+    if (glu_follows(cpu, call, spans)) return;
     if (n_pieces > 1)
         for (int i = 0; i < 3; i++) spans[i] = atsi_span_pieces(&spans[i], n_pieces);
     atsi_cpu_add_step(cpu, &step, spans, 3);

@@ -21,6 +21,8 @@ struct product {
 struct atsi_products {
     const struct atsi_matmul_kernels *k;
     size_t in_cap, in_bytes;
+    atsi_products_kept *kept;
+    void *kept_context;
     uint32_t n;
     struct product of[PRODUCTS_MAX];
     uint8_t in[] __attribute__((aligned(IN_ALIGNMENT)));
@@ -54,15 +56,20 @@ static void compute(const void *job, uint32_t item, void *result) {
     p->k->matmul[args.dtype](&args, 0, atsi_matmul_tiles(run.n_rows));
 }
 
-static void keep(const void *job, uint32_t item, const void *result) {
-    struct run run = find_run(job, item);
-    const float *sums = result;
-    float *out = run.product->args.out + run.first_row;
-    if (!run.product->args.add) {
-        memcpy(out, sums, run.n_rows * sizeof *out);
+static void put(const struct run *run, const float *sums) {
+    float *out = run->product->args.out + run->first_row;
+    if (!run->product->args.add) {
+        memcpy(out, sums, run->n_rows * sizeof *out);
         return;
     }
-    for (uint32_t i = 0; i < run.n_rows; i++) out[i] += sums[i];
+    for (uint32_t i = 0; i < run->n_rows; i++) out[i] += sums[i];
+}
+
+static void keep(const void *job, uint32_t item, const void *result, int i_thread) {
+    const struct atsi_products *p = job;
+    struct run run = find_run(p, item);
+    put(&run, result);
+    if (p->kept != NULL) p->kept(p->kept_context, item, i_thread);
 }
 
 struct atsi_repeat_kind atsi_products_kind(size_t in_bytes) {
@@ -78,7 +85,13 @@ struct atsi_products *atsi_products_clear(void *job, const struct atsi_matmul_ke
     p->in_cap = in_bytes;
     p->in_bytes = 0;
     p->n = 0;
+    p->kept = NULL;
     return p;
+}
+
+void atsi_products_when_kept(struct atsi_products *p, atsi_products_kept *kept, void *context) {
+    p->kept = kept;
+    p->kept_context = context;
 }
 
 // The job's copy of an input; products that follow each other mostly share it. NULL: no room.

@@ -17,5 +17,9 @@ struct atsi_repeat_kind atsi_products_kind(size_t in_bytes);
 struct atsi_products *atsi_products_clear(void *job, const struct atsi_matmul_kernels *k, size_t in_bytes);
 // Adds a product of one token without pairs, whose input has in_bytes, in items of `tiles` tiles. False when it does not fit.
 bool atsi_products_add(struct atsi_products *p, const struct atsi_matmul_args *args, size_t in_bytes, uint32_t tiles);
+// What is done once an item, when its result stands where it belongs and before it counts as done. It is no part of the job: it may use
+// whatever stands still during the phase. A job that was emptied does nothing.
+typedef void atsi_products_kept(void *context, uint32_t item, int i_thread);
+void atsi_products_when_kept(struct atsi_products *p, atsi_products_kept *kept, void *context);
 
 #endif

@@ -81,7 +81,7 @@ bool atsi_repeats_do(struct atsi_repeats *r, uint32_t slot, uint32_t item, int i
     r->kind.compute(s->job, item, result);
     bool is_first = (atomic_fetch_or(&s->items[item], KEPT) & KEPT) == 0;
     if (is_first)
-        r->kind.keep(s->job, item, result);
+        r->kind.keep(s->job, item, result, i_thread);
     else
         atomic_fetch_sub(&s->n_inside, 1);
     return is_first;

@@ -24,7 +24,7 @@ struct atsi_repeat_kind {
     // Computes an item from its job alone.
     void (*compute)(const void *job, uint32_t item, void *result);
     // Puts its result where it belongs. Once an item.
-    void (*keep)(const void *job, uint32_t item, const void *result);
+    void (*keep)(const void *job, uint32_t item, const void *result, int i_thread);
 };
 
 struct atsi_repeats;

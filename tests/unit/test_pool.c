@@ -176,7 +176,8 @@ static void compute_repeated(const void *memory, uint32_t item, void *result) {
     *(uint32_t *)result = in + 1;
 }
 
-static void keep_repeated(const void *memory, uint32_t item, const void *result) {
+static void keep_repeated(const void *memory, uint32_t item, const void *result, int i_thread) {
+    (void)i_thread;
     const struct repeated_job *job = memory;
     job->out[item] += *(const uint32_t *)result;
     job->all->n_kept++;

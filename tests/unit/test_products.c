@@ -26,7 +26,7 @@ static void run_items(const struct atsi_repeat_kind *kind, const void *job, uint
     void *result = problem_memory(kind->result_bytes);
     for (uint32_t i = n_items; i-- > 0;) {
         kind->compute(job, i, result);
-        kind->keep(job, i, result);
+        kind->keep(job, i, result, 0);
         kind->compute(job, i, result);
     }
     free(result);
