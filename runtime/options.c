@@ -219,7 +219,9 @@ enum atsi_status atsi_run_options_parse(int argc, char **argv, struct atsi_run_o
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (word[0] != '-' || !word[1]) {
-            if (out->plan_path) return atsi_fail(err, ATSI_BAD_INPUT, "\"%s\": a second plan file", word);
+            if (out->plan_path)
+                return atsi_fail(err, ATSI_BAD_INPUT, "\"%s\": a second plan file; a prompt is given with -p TEXT",
+                                 word);
             out->plan_path = word;
             continue;
         }

@@ -39,6 +39,7 @@ check "no such file" refuses "No such file or directory" -f "$work/nothing"
 check "a folder" refuses "Is a directory" -f "$work"
 check "an empty prompt" refuses "nothing to continue" -p ""
 check "an empty standard input" refuses "nothing to continue"
+check "a prompt without its option" refuses "a prompt is given with -p TEXT" "Once upon"
 check "two prompts" refuses "exclude each other" -p a -f "$work/prompt"
 check "a word among the ids" refuses_ids $'1 x2\n3' '"x2" is no token id'
 check "a negative id" refuses_ids $'-2\n' '"-2" is no token id'
