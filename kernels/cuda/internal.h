@@ -225,7 +225,8 @@ static inline uint64_t rows_bytes(uint32_t stride, uint32_t width, uint32_t n_ro
 
 // Whether n_rows rows of each share an element, as the CPU's steps see it.
 static inline bool rows_overlap(struct atsi_rows_ref a, struct atsi_rows_ref b, uint32_t n_rows) {
-    const struct atsi_span x = {a.data, a.stride, a.width, n_rows, true}, y = {b.data, b.stride, b.width, n_rows, true};
+    const struct atsi_span x = {a.data, a.stride, a.width, n_rows, true, false},
+                           y = {b.data, b.stride, b.width, n_rows, true, false};
     return atsi_spans_overlap(&x, &y);
 }
 
