@@ -235,7 +235,7 @@ enum atsi_status atsi_json_parse(const char *text, size_t size, cJSON **out, str
     *out = NULL;
     char *copy = malloc(size + 1); // terminated: the token scan above may look one byte past the last number
     if (!copy) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    memcpy(copy, text, size);
+    if (size) memcpy(copy, text, size); // an empty file that is mapped stands nowhere
     copy[size] = 0;
     enum atsi_status status = parse_terminated(copy, size, out, err);
     free(copy);

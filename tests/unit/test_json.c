@@ -85,6 +85,7 @@ static void refuses_what_is_not(void **state) {
                  {"[{\"x\":{\"k\":1,\"b\":2,\"\\u006b\":3}}]", "duplicate key \"k\""}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         parse_bad(cases[i].text, strlen(cases[i].text), cases[i].word);
+    parse_bad(NULL, 0, "ends"); // an empty file that is mapped
     parse_bad("{}\0", 3, "after the end");
     parse_bad("[\"a\0b\"]", 7, "control");
     char deep[2 * (ATSI_JSON_DEPTH_MAX + 1)];
