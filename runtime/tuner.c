@@ -60,9 +60,18 @@ bool atsi_tuner_is_settled(const struct atsi_tuner *t) { return !t->trying; }
 
 static double deviation(double from, double to) { return from > 0 ? fabs(to / from - 1) : 0; }
 
-bool atsi_tuner_is_surprised(const struct atsi_tuner *t) {
-    double recent_us = atsi_tuner_recent_us(t);
-    return recent_us > 0 && deviation(t->reference_us, recent_us) > t->params.epsilon;
+bool atsi_tuner_is_surprised(const struct atsi_tuner *t) { return t->n_off > 0; }
+
+// What lasts has been looked at: timing the device in every round costs more than it still tells.
+static void watch_few(struct atsi_tuner *t) {
+    double few_us = t->few.median_us;
+    bool as_usual = deviation(t->reference_us, few_us) <= t->params.epsilon;
+    if (as_usual) t->known_us = 0;
+    bool is_known = t->known_us > 0 && deviation(t->known_us, few_us) <= t->params.epsilon;
+    t->n_off = as_usual || is_known ? 0 : t->n_off + 1;
+    if (t->n_off <= ATSI_TUNER_SURPRISE) return;
+    t->known_us = few_us;
+    t->n_off = 0;
 }
 
 static double median_of(double *values, uint32_t n) {
@@ -90,7 +99,10 @@ static void note_round(struct atsi_tuner *t, double round_us, const struct atsi_
     t->n_recorded++;
     t->now = median_speeds(t);
     bool has_few = has_rounds(t, ATSI_TUNER_ROUNDS), has_many = has_rounds(t, ATSI_TUNER_MANY_ROUNDS);
-    if (has_few) t->few = sum_up(t, ATSI_TUNER_ROUNDS);
+    if (has_few) {
+        t->few = sum_up(t, ATSI_TUNER_ROUNDS);
+        watch_few(t);
+    }
     if (has_many) t->many = sum_up(t, ATSI_TUNER_MANY_ROUNDS);
     t->is_noisy = (has_few && t->few.spread > noisy) || (has_many && t->many.luck > much_luck);
 }
@@ -120,8 +132,9 @@ void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use, double promi
     t->reference = t->asked_at;
     t->promised = promised;
     t->asked = t->has_reference = false;
-    t->n_rounds = t->n_deviating = t->n_behind = t->n_steady = 0;
+    t->n_rounds = t->n_deviating = t->n_behind = t->n_steady = t->n_off = 0;
     t->reference_us = t->asked_us;
+    t->known_us = 0;
 }
 
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params) {

@@ -21,6 +21,7 @@ enum {
     ATSI_TUNER_SPEEDS = 9,       // rounds whose medians are the speeds of now
     ATSI_TUNER_TRIALS = 4,       // at most, one after the other
     ATSI_TUNER_CERTAIN = 8,      // rounds in a row whose median deviates are a change
+    ATSI_TUNER_SURPRISE = 16,    // for so many it is looked at what the devices take
     ATSI_TUNER_PATIENCE = 64,    // rounds before what is at work is decided once more
     ATSI_TUNER_LONGEST =
         512, // before the other use is tried although nothing has changed; what is remembered is forgotten
@@ -73,8 +74,9 @@ struct atsi_tuner {
     const char *reason, *change; // of the newest wish, of the newest trials for changed speeds; for people
     // What changes count from: speeds and times of rounds under what is at work.
     struct atsi_scales asked_at, reference;
-    enum atsi_link_use recorded_under;            // the use at work when `reference` was recorded, at first
-    double asked_us, reference_us;                // 0: not known yet
+    enum atsi_link_use recorded_under; // the use at work when `reference` was recorded, at first
+    double asked_us, reference_us;     // 0: not known yet
+    double known_us; // what rounds took when it had lasted long enough to be no surprise; 0: nothing has
     double times_us[ATSI_TUNER_MANY_ROUNDS];      // ring
     struct atsi_scales speeds[ATSI_TUNER_SPEEDS]; // ring
     struct atsi_tuner_summary few, many; // the last ATSI_TUNER_ROUNDS and _MANY_ROUNDS, where there are so many
@@ -93,9 +95,9 @@ struct atsi_tuner {
     double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
     struct atsi_tuner_memory memory[ATSI_TUNER_MEMORY];
     // Rounds: in all; since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials
-    // ended; without a trial of the other use; that speeds have been steady.
+    // ended; without a trial of the other use; that speeds have been steady; in a row whose last few are off.
     uint64_t n_recorded;
-    uint32_t n_rounds, n_deviating, n_behind, n_settled, n_since_other, n_steady;
+    uint32_t n_rounds, n_deviating, n_behind, n_settled, n_since_other, n_steady, n_off;
     // Before what is at work may be decided once more, the next best tried again, and a resource that has become faster looked at again
     // that no round tells of: twice as long each time in vain.
     uint32_t polish_wait, polish_step, second_wait, follow_wait;
@@ -122,7 +124,8 @@ bool atsi_tuner_may_return(const struct atsi_tuner *t);
 bool atsi_tuner_is_settled(const struct atsi_tuner *t);
 // Of the last rounds under the assignment at work; 0 before there are enough.
 double atsi_tuner_recent_us(const struct atsi_tuner *t);
-// The last rounds took so much longer or shorter than those before that the devices should be looked at. A single one is luck.
+// The last rounds took so much longer or shorter than those before that the devices should be looked at. A single one is luck, and what
+// lasts is known.
 bool atsi_tuner_is_surprised(const struct atsi_tuner *t);
 
 #endif

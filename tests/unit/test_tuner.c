@@ -34,6 +34,7 @@ static bool answer(struct atsi_tuner *t, const struct machine *m) {
 
 struct run {
     uint32_t n_decisions;        // taken over
+    uint32_t n_surprised;        // rounds behind which the devices are to be looked at
     struct atsi_tuner_wish last; // at work in the last round
 };
 
@@ -51,6 +52,7 @@ static struct run run(struct atsi_tuner *t, const struct machine *m, int n, int 
         waits -= waits >= 0;
         r.last = t->at_work;
         if (atsi_tuner_record(t, round_us(m, &t->at_work) * (fresh ? 10 : 1), &m->scales)) waits = delay;
+        r.n_surprised += atsi_tuner_is_surprised(t);
         fresh = false;
     }
     return r;
@@ -443,6 +445,23 @@ static void small_changes_and_single_outliers_change_nothing(void **state) {
     }
 }
 
+// Rounds that take longer for good, as with a long text, surprise until they have been looked at; or each of them would be timed.
+static void what_lasts_is_no_surprise(void **state) {
+    (void)state;
+    struct machine m = {{30, 40}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 100);
+    static const double CHANGES[] = {1.3, 1.3, 1 / 1.69, 1.3}; // also when it is as it was in between
+    for (int i = 0; i < 4; i++) {
+        m.times_us[0] *= CHANGES[i]; // whatever is at work
+        m.times_us[1] *= CHANGES[i];
+        m.scales.cpu *= CHANGES[i];
+        uint32_t n_surprised = run(&t, &m, 300, 1).n_surprised;
+        assert_true(n_surprised <= 2 * ATSI_TUNER_SURPRISE);
+        assert_true(n_surprised >= ATSI_TUNER_CERTAIN || CHANGES[i] < 1);
+    }
+}
+
 static void a_static_placement_is_never_decided_again(void **state) {
     (void)state;
     struct atsi_tuner_params params = {false, false, 0.15, 5};
@@ -481,6 +500,7 @@ int main(void) {
         cmocka_unit_test(speeds_known_better_are_decided_for),
         cmocka_unit_test(waits_between_decisions),
         cmocka_unit_test(small_changes_and_single_outliers_change_nothing),
+        cmocka_unit_test(what_lasts_is_no_surprise),
         cmocka_unit_test(a_static_placement_is_never_decided_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
