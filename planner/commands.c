@@ -67,15 +67,32 @@ static bool is_same_file(const char *a, const char *b) {
 // Whether the placement is looked at; then a plan is written only where -o says so.
 static bool only_looks(const struct atsi_plan_options *o) { return o->explain || o->what_if || o->report_path; }
 
+static enum atsi_status check_output(const struct making *m, const char *path, struct atsi_error *err) {
+    for (uint32_t i = 0; i < atsi_gguf_n_parts(m->gguf); i++)
+        if (is_same_file(path, atsi_gguf_part_path(m->gguf, i)))
+            return atsi_fail(err, ATSI_BAD_INPUT, "%s: it would replace the model itself", path);
+    return atsi_new_file_try(path, err);
+}
+
+// Before anything is measured or placed.
+static enum atsi_status check_outputs(const struct making *m, const char *plan_path, struct atsi_error *err) {
+    const char *paths[] = {plan_path, m->options->report_path, m->options->save_profile_path};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        if (!paths[i]) continue;
+        for (size_t k = 0; k < i; k++)
+            if (paths[k] && !strcmp(paths[k], paths[i]))
+                return atsi_fail(err, ATSI_BAD_INPUT, "%s: two files would be written under this name", paths[i]);
+        ATSI_TRY(check_output(m, paths[i], err));
+    }
+    return ATSI_OK;
+}
+
 static enum atsi_status choose_output(struct making *m, struct atsi_error *err) {
     m->output_path =
         m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
     if (!m->output_path) return atsi_fail(err, ATSI_FAILED, "out of memory");
-    for (uint32_t i = 0; i < atsi_gguf_n_parts(m->gguf); i++)
-        if (is_same_file(m->output_path, atsi_gguf_part_path(m->gguf, i)))
-            return atsi_fail(err, ATSI_BAD_INPUT, "%s: the plan would replace the model itself", m->output_path);
     bool writes = m->options->output_path || !only_looks(m->options);
-    return writes ? atsi_new_file_try(m->output_path, err) : ATSI_OK;
+    return check_outputs(m, writes ? m->output_path : NULL, err);
 }
 
 // The tables, or none with a line when the file has no tokenizer.

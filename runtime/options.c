@@ -199,6 +199,23 @@ static enum atsi_status check_policy(const char *policy, struct atsi_error *err)
     return atsi_fail(err, ATSI_BAD_INPUT, "--policy: \"%s\" is not fifo, paper or none", policy);
 }
 
+// Of two files under one name the last to be written would be left. Devices take them all.
+static enum atsi_status check_outputs(const struct atsi_run_options *o, struct atsi_error *err) {
+    const struct {
+        const char *option, *path;
+    } files[] = {{"the plan", o->plan_path},
+                 {"--logits", o->logits_path},
+                 {"--trace", o->trace_path},
+                 {"--decisions", o->decisions_path},
+                 {"--save-routing", o->routing_path}};
+    for (size_t i = 1; i < sizeof files / sizeof *files; i++)
+        for (size_t k = 0; k < i && files[i].path && strncmp(files[i].path, "/dev/", 5); k++)
+            if (files[k].path && !strcmp(files[k].path, files[i].path))
+                return atsi_fail(err, ATSI_BAD_INPUT, "%s and %s have the same name, %s", files[k].option,
+                                 files[i].option, files[i].path);
+    return ATSI_OK;
+}
+
 static enum atsi_status check_combination(const struct atsi_run_options *o, struct atsi_error *err) {
     int n_prompts = (o->prompt != NULL) + (o->prompt_path != NULL) + (o->tokens_path != NULL);
     if (o->mode == ATSI_RUN_HELP || o->mode == ATSI_RUN_VERSION) return ATSI_OK;
@@ -208,6 +225,7 @@ static enum atsi_status check_combination(const struct atsi_run_options *o, stru
         return atsi_fail(err, ATSI_BAD_INPUT, "%s needs --chat", o->system_prompt ? "--system" : "--chat-format");
     if (o->chat && o->tokens_path) return atsi_fail(err, ATSI_BAD_INPUT, "--chat and --tokens-in exclude each other");
     if (o->json && o->print_ids) return atsi_fail(err, ATSI_BAD_INPUT, "--json and --print-ids exclude each other");
+    ATSI_TRY(check_outputs(o, err));
     return check_policy(o->policy, err);
 }
 

@@ -53,6 +53,12 @@ never_ran() { # OPTION: of a run that fails before its first round nothing repla
         [ "$(cat "$work/outputs/x")" = older ]
 }
 for option in --logits --trace --decisions; do check "$option of a run that never ran" never_ran $option; done
+one_name() { # OPTION PATH: refused, and nothing written
+    ! run --device cpu --logits "$work/one" "$1" "$2" 2>"$work/err" && grep -q "have the same name, $2" "$work/err" && [ ! -e "$work/one" ]
+}
+check "two files under one name" one_name --trace "$work/one"
+check "a file under the plan's" one_name --decisions "$plan"
+check "two to a device" run --device cpu --logits /dev/null --trace /dev/null
 without_streams() { # started without standard streams: none of its text gets into a file
     run --device cpu --logits "$work/logits" >/dev/null
     run --device cpu --logits "$work/closed" <&- >&- 2>&-

@@ -63,6 +63,11 @@ check "the same plan twice" same_content "$work/j.atsp" "$work/q.atsp"
 check "default name, in the current folder" sh -c "cd '$work' && '$B/atsi-plan' '$gguf' --vram 0 --quiet && [ -s llama_tied.f16.atsp ]"
 check "--ctx above the model's" expect 2 "at most 2048" plan "$gguf" --vram 0 --ctx 4096 --quiet -o "$work/x.atsp"
 check "the model is not overwritten" expect 2 "replace the model" plan "$gguf" --vram 0 --quiet -o "$gguf"
+for option in --report --save-profile; do
+    check "nor with $option" expect 2 "replace the model" plan "$gguf" --vram 0 --quiet $option "$gguf" -o "$work/x.atsp"
+    check "$option in no folder is told at once" expect 1 "cannot write $work/nowhere/x" plan "$gguf" --vram 0 --quiet $option "$work/nowhere/x" -o "$work/x.atsp"
+done
+check "two files under one name" expect 2 "two files" plan "$gguf" --device plans/rtx3060-i7-11800h.json --vram 6G --quiet --report "$work/x.atsp" -o "$work/x.atsp"
 check "a device is not replaced" expect 2 "/dev/null" plan "$gguf" --vram 0 --quiet -o /dev/null
 check "--vocab-only" make_plan --vocab-only -o "$work/v.atsp"
 check "--vocab-only holds no tensors" sh -c "'$B/atsi-plan' --info '$work/v.atsp' --json | jq -e .vocab_only"
