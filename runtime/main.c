@@ -358,13 +358,13 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     const struct atsi_chat_format *format;
     ATSI_TRY(r->o->chat ? atsi_chat_choose_format(&r->model, r->o, &format, err)
                         : read_ids(r, err)); // before anything is loaded
+    ATSI_TRY(open_outputs(r, err));          // a pipe waits for its reader, and a signal ends that
     listen_for_signals();
     if (atsi_plan_file_is_shipped(r->model.file)) ATSI_TRY(unpack(r, err));
     struct atsi_error fallback;
     ATSI_TRY(atsi_open_device(r->o, &r->model.plan, &r->device, &fallback, err));
     if (*fallback.text && !r->o->quiet) fprintf(stderr, "running on the CPU: %s\n", fallback.text);
     tell_mismatch(r);
-    ATSI_TRY(open_outputs(r, err));
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));

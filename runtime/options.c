@@ -209,7 +209,7 @@ static enum atsi_status check_outputs(const struct atsi_run_options *o, struct a
                  {"--decisions", o->decisions_path},
                  {"--save-routing", o->routing_path}};
     for (size_t i = 1; i < sizeof files / sizeof *files; i++)
-        for (size_t k = 0; k < i && files[i].path && strncmp(files[i].path, "/dev/", 5); k++)
+        for (size_t k = 0; k < i && files[i].path && strncmp(files[i].path, "/dev/", 5) != 0; k++)
             if (files[k].path && !strcmp(files[k].path, files[i].path))
                 return atsi_fail(err, ATSI_BAD_INPUT, "%s and %s have the same name, %s", files[k].option,
                                  files[i].option, files[i].path);

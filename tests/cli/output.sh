@@ -65,6 +65,12 @@ without_streams() { # started without standard streams: none of its text gets in
     cmp "$work/logits" "$work/closed" || [ ! -e "$work/closed" ]
 }
 check "without standard streams" without_streams
+lonely_pipe() { # one interrupt is enough while nobody reads
+    mkfifo "$work/lonely"
+    timeout -k 5 -s INT 1 "$B/atsi-run" "$plan" --quiet --device cpu --temp 0 -p Once -n 4 --trace "$work/lonely"
+    [ $? -eq 124 ]
+}
+check "an interrupt while a pipe waits for its reader" lonely_pipe
 stats() { # DEVICE PATTERN: --stats says it on standard error, and nothing of it on standard output
     local plain
     plain=$(run --device "$1") && [ "$(run --device "$1" --stats 2>"$work/err")" = "$plain" ] && grep -qE "$2" "$work/err"
