@@ -122,7 +122,7 @@ struct atsi_device_ops {
                                 uint32_t n_outputs_max, uint32_t n_ctx, struct atsi_error *err);
 
     // Capture of a piece of a stream, replayed as one launch (CUDA graphs). Between begin and end the stream records instead
-    // of running; an event recorded there is recorded by every replay.
+    // of running; an event recorded there is recorded by every replay. *graph NULL without an error: the card has no memory left for it.
     enum atsi_status (*capture_begin)(struct atsi_stream *s, struct atsi_error *err);
     enum atsi_status (*capture_end)(struct atsi_stream *s, void **graph, struct atsi_error *err);
     enum atsi_status (*graph_launch)(struct atsi_stream *s, void *graph, struct atsi_error *err);

@@ -71,6 +71,7 @@ struct recording {
     struct walk walk;
     uint32_t n_issued, n_consumed; // transfers of this round; consumed by what is recorded so far
     bool open;                     // a piece has been begun
+    bool lacks_memory;             // the card has none left for one of them
 };
 
 static enum atsi_status begin_piece(struct recording *r, struct atsi_error *err) {
@@ -91,6 +92,7 @@ static enum atsi_status end_piece(struct recording *r, enum atsi_status recorded
     enum atsi_status ended =
         r->x->device->ops->capture_end(r->x->capture, &piece->graph, recorded == ATSI_OK ? err : NULL);
     if (piece->graph) r->round->n_pieces++;
+    r->lacks_memory |= ended == ATSI_OK && !piece->graph;
     return recorded != ATSI_OK ? recorded : ended;
 }
 
@@ -125,19 +127,24 @@ static enum atsi_status record(struct recording *r, bool timed, struct atsi_erro
 }
 
 static enum atsi_status build(const struct atsi_executor *x, struct atsi_prepared_round *p, bool timed,
-                              struct atsi_error *err) {
+                              bool *lacks_memory, struct atsi_error *err) {
     struct recording r = {.x = x, .p = p, .round = &p->ahead[timed]};
     uint32_t max_pieces = 1 + (p->transfers ? atsi_transfer_plan_n_units(p->transfers) : 0);
     r.round->pieces = calloc(max_pieces, sizeof *r.round->pieces);
     if (!r.round->pieces) return atsi_fail(err, ATSI_FAILED, "out of memory while preparing a round");
     ATSI_TRY(begin_piece(&r, err));
-    return end_piece(&r, record(&r, timed, err), err);
+    enum atsi_status status = end_piece(&r, record(&r, timed, err), err);
+    *lacks_memory |= r.lacks_memory;
+    return status;
 }
 
 enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct atsi_prepared_round *p,
                                        struct atsi_error *err) {
-    ATSI_TRY(build(x, p, false, err));
-    return build(x, p, true, err);
+    bool lacks_memory = false;
+    ATSI_TRY(build(x, p, false, &lacks_memory, err));
+    ATSI_TRY(build(x, p, true, &lacks_memory, err));
+    for (int timed = 0; lacks_memory && timed < 2; timed++) executor_free_ahead(x->device, &p->ahead[timed]);
+    return ATSI_OK;
 }
 
 void executor_free_ahead(struct atsi_device *device, struct atsi_launch *round) {

@@ -394,6 +394,11 @@ static enum atsi_status capture_end(struct atsi_stream *s, void **graph, struct 
     cudaError_t status = cudaGraphInstantiate(&exec, recorded, 0);
     if (status == cudaSuccess) status = cudaGraphUpload(exec, handle_of(s)); // its memory is taken now, not in a round
     (void)cudaGraphDestroy(recorded);
+    if (status == cudaErrorMemoryAllocation) { // another program has taken what was left
+        (void)cudaGetLastError();
+        if (exec != NULL) (void)cudaGraphExecDestroy(exec);
+        return ATSI_OK;
+    }
     ATSI_TRY(cuda_check(d, status, "building a graph", err));
     *graph = exec;
     return ATSI_OK;

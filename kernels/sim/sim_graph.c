@@ -62,6 +62,10 @@ static void wait_as_a_driver_may(struct sim_device *d) {
 
 // ---- graphs -----------------------------------------------------------------------------------------------------------
 
+enum {
+    GRAPH_BYTES = 64 << 10 // with less than this left of the card none is built
+};
+
 void sim_graph_append(struct sim_graph *g, struct sim_item *item) {
     *g->last = item;
     g->last = &item->next;
@@ -90,7 +94,10 @@ enum atsi_status sim_capture_end(struct atsi_stream *s, void **graph, struct ats
                          "simulated device: copies of weights and waits for events cannot be captured");
     }
     wait_as_a_driver_may(sim_of(s->device));
-    *graph = g;
+    if (sim_room(sim_of(s->device)) < GRAPH_BYTES)
+        sim_graph_destroy(s->device, g);
+    else
+        *graph = g;
     return sim_state(sim_of(s->device), err);
 }
 
