@@ -221,7 +221,7 @@ static enum atsi_status load_host_part(struct loader *l, struct atsi_error *err)
     }
     for (uint32_t t = 0; status == ATSI_OK && t < l->p->n_tensors; t++)
         if (l->w->host_reads[t]) status = load_host_tensor(l, t, err);
-    if (l->held_pinned) l->w->owner->ops->host_free(l->w->owner, l->held_pinned);
+    if (l->w->owner && l->held_pinned) l->w->owner->ops->host_free(l->w->owner, l->held_pinned);
     l->held_pinned = NULL;
     if (status == ATSI_OK) measure_ring(l);
     return status;
