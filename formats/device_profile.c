@@ -415,9 +415,11 @@ struct atsi_price atsi_device_profile_price(const struct atsi_device_profile *p,
             return (struct atsi_price){
                 .us = c->points[i].us,
                 .is_measured = !p->is_modelled,
+                .alone_us = fmin(c->fixed_us, c->points[i].us),
                 .fixed_us = fmin(c->points[i].has_fixed ? c->points[i].fixed_us : mean_fixed_us(c), c->points[i].us)};
     if (phase == ATSI_PREFILL && price_between(c, bytes, flops, &price.us)) return price;
     price.us = c->fixed_us + fmax(bytes / c->bytes_per_us, flops / c->flops_per_us);
     price.fixed_us = fmin(mean_fixed_us(c), price.us);
+    price.alone_us = c->fixed_us;
     return price;
 }

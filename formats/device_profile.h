@@ -86,6 +86,8 @@ struct atsi_price {
     bool is_measured; // a point of exactly this work
     double
         fixed_us; // of us, what a part of it takes however small it is, at most us; 0 where no point of the cost says it
+    double
+        alone_us; // of us, what the cost's line takes for no bytes at all: an operation by itself has to begin and to end
 };
 // The cost with the closest match: (op, dtype), then (op, any type), then any operation. Of a cost: a point of exactly this work;
 // in prefill between points of the same operation on other numbers of tokens; else the line. What is fixed: of that point, else the mean of

@@ -91,13 +91,30 @@ uint64_t atsi_cost_transfer_bytes(const struct atsi_plan *plan, const struct ats
     return atsi_transfer_bytes(&plan->program, u, round_tokens(plan, phase));
 }
 
-// What an operation takes among others: a token's launches of small operations are joined with their neighbours on the device.
+// The operation before `op` that makes its input k; NULL without.
+static const struct atsi_op *maker_of(const struct atsi_program *p, const struct atsi_op *op, int k) {
+    for (const struct atsi_op *o = op; o-- > p->ops;)
+        if (o->out[0].buffer == op->in[k].buffer && o->out[0].offset == op->in[k].offset) return o;
+    return NULL;
+}
+
+// Whether the CPU activates one token's gate and up in the phase of their products (kernels/cpu/steps.h): weights of one type.
+static bool follows_products(const struct atsi_program *p, const struct atsi_op *op) {
+    if (op->kind != ATSI_OP_GLU) return false;
+    const struct atsi_op *gate = maker_of(p, op, 0), *up = maker_of(p, op, 1);
+    return gate && up && gate->kind == up->kind && atsi_op_is_divisible(p, gate) && atsi_op_is_divisible(p, up) &&
+           p->tensors[gate->tensor[0]].dtype == p->tensors[up->tensor[0]].dtype;
+}
+
+// What an operation takes among others: a token's launches of small operations are joined with their neighbours on the device, and on the CPU
+// what follows in a phase neither begins nor ends one.
 static struct atsi_price price_in_round(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                         enum atsi_backend side, enum atsi_phase phase, const struct atsi_op *op) {
     struct atsi_work w = atsi_work_of_op(plan, op, phase);
     struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
     bool joins = side == ATSI_GPU && phase == ATSI_DECODE && !atsi_op_is_divisible(&plan->program, op);
     if (joins) price.us = fmax(0, price.us - profile->gpu_joined_us);
+    if (side == ATSI_CPU && phase == ATSI_DECODE && follows_products(&plan->program, op)) price.us -= price.alone_us;
     return price;
 }
 
