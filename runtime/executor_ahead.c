@@ -142,7 +142,7 @@ enum atsi_status executor_record_ahead(const struct atsi_executor *x, struct ats
                                        struct atsi_error *err) {
     bool lacks_memory = false;
     ATSI_TRY(build(x, p, false, &lacks_memory, err));
-    ATSI_TRY(build(x, p, true, &lacks_memory, err));
+    if (!lacks_memory) ATSI_TRY(build(x, p, true, &lacks_memory, err));
     for (int timed = 0; lacks_memory && timed < 2; timed++) executor_free_ahead(x->device, &p->ahead[timed]);
     return ATSI_OK;
 }

@@ -1,4 +1,5 @@
 // The moving budget: when it gives memory back and when it takes it again, by a clock of the test's own; and that a text does not notice.
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,14 +23,19 @@ struct bench {
     struct atsi_device *device;
     struct atsi_weights weights;
     struct atsi_reserve reserve;
-    uint64_t others;
+    _Atomic uint64_t others;  // read by the thread that decides, too
+    _Atomic uint32_t n_asked; // what others hold
+    _Atomic bool flickers;    // others hold everything every third time that they are asked for
     double now_us;
     struct atsi_reserve_move told;
     uint32_t n_told;
     struct atsi_error err;
 };
 
-static uint64_t others_hold(void *context) { return *(const uint64_t *)context; }
+static uint64_t others_hold(void *context) {
+    struct bench *b = context;
+    return b->flickers && atomic_fetch_add(&b->n_asked, 1) % 3 == 2 ? UINT64_MAX : b->others;
+}
 
 static void hear(void *context, const struct atsi_reserve_move *move) {
     struct bench *b = context;
@@ -42,7 +48,7 @@ static void open_bench(struct bench *b, uint32_t delay_seed) {
     struct atsi_sim_params sim = {.memory_bytes = CARD,
                                   .chunk_bytes = CHUNK,
                                   .taken_bytes = others_hold,
-                                  .taken_context = &b->others,
+                                  .taken_context = b,
                                   .delay_seed = delay_seed,
                                   .delay_max_us = 50,
                                   .reference_kernels = true};
@@ -304,6 +310,7 @@ static uint32_t write_text(struct bench *b, bool moves, uint64_t seed, float *lo
             check_ok(atsi_rescheduler_pause(&session->rescheduler, &b->err), b->err);
             move_at_random(b, &random);
             b->others = test_random(&random) % 3 ? 0 : UINT64_MAX;
+            b->flickers = test_random(&random) % 2; // so that some graphs of a round find memory and others do not
             atsi_session_follow(session, &b->reserve);
         }
         check_ok(atsi_session_append(session, ids, n, NULL, NULL, &b->err), b->err);
@@ -312,6 +319,7 @@ static uint32_t write_text(struct bench *b, bool moves, uint64_t seed, float *lo
         n_piece_by_piece += n == 1 && !is_launched_ahead(session);
         i += n;
     }
+    b->flickers = false;
     b->others = 0;
     atsi_session_free(session);
     return n_piece_by_piece;
