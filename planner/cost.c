@@ -106,15 +106,38 @@ static bool follows_products(const struct atsi_program *p, const struct atsi_op 
            p->tensors[gate->tensor[0]].dtype == p->tensors[up->tensor[0]].dtype;
 }
 
+static bool reads_what(const struct atsi_op *op, const struct atsi_op *maker) {
+    for (int k = 0; k < ATSI_OP_MAX_IN; k++)
+        for (int i = 0; i < ATSI_OP_MAX_OUT; i++)
+            if (op->in[k].buffer != ATSI_NONE && op->in[k].buffer == maker->out[i].buffer) return true;
+    return false;
+}
+
+// Whether the CPU computes the product in the phase of one before it: those that read the same input (q, k and v; gate and up) form one phase
+// where nothing of what the later reads is made in between (experts wait for their router).
+static bool shares_phase(const struct atsi_program *p, const struct atsi_op *op) {
+    if (!atsi_op_is_divisible(p, op)) return false;
+    for (const struct atsi_op *o = op; o-- > p->ops && !reads_what(op, o);) {
+        bool reads_it = o->in[0].buffer == op->in[0].buffer && o->in[0].offset == op->in[0].offset;
+        if (reads_it && atsi_op_is_divisible(p, o)) return true;
+    }
+    return false;
+}
+
 // What an operation takes among others: a token's launches of small operations are joined with their neighbours on the device, and on the CPU
-// what follows in a phase neither begins nor ends one.
+// what shares or follows in a phase neither begins nor ends one.
 static struct atsi_price price_in_round(const struct atsi_plan *plan, const struct atsi_device_profile *profile,
                                         enum atsi_backend side, enum atsi_phase phase, const struct atsi_op *op) {
     struct atsi_work w = atsi_work_of_op(plan, op, phase);
     struct atsi_price price = atsi_device_profile_price(profile, side, op->kind, w.dtype, phase, w.bytes, w.flops);
     bool joins = side == ATSI_GPU && phase == ATSI_DECODE && !atsi_op_is_divisible(&plan->program, op);
     if (joins) price.us = fmax(0, price.us - profile->gpu_joined_us);
-    if (side == ATSI_CPU && phase == ATSI_DECODE && follows_products(&plan->program, op)) price.us -= price.alone_us;
+    if (side == ATSI_GPU || phase == ATSI_PREFILL) return price;
+    if (follows_products(&plan->program, op)) price.us -= price.alone_us;
+    if (shares_phase(&plan->program, op)) {
+        price.us -= price.fixed_us;
+        price.fixed_us = 0;
+    }
     return price;
 }
 
