@@ -83,6 +83,8 @@ struct atsi_round_figures {
     double link_bytes, device_us;
     uint32_t n_handovers; // there and back whenever the host waits for the device
 };
+// A round of one token took so long from one token to the next: for the recorder (recorder.h), with what it waited for transfers.
+void atsi_executor_note_round(struct atsi_executor *x, double round_us);
 // The factors of single units as its rounds showed them at these speeds (script_cost.h); others are left alone.
 void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi_scales *scales,
                                 struct atsi_unit_factors *factors);

@@ -84,6 +84,7 @@ struct atsi_executor {
     struct atsi_routing *routing; // NULL: experts are not counted
     struct atsi_event *round_began;
     double round_began_us;
+    double waits_us, transfer_waits_us; // of the host in this round; of them, for what has transfers before it
     uint64_t host_bytes;
 };
 

@@ -317,6 +317,14 @@ double atsi_prepared_round_time(const struct atsi_prepared_round *p, const struc
     return atsi_script_time(&p->script, &p->cost, scales);
 }
 
+void atsi_executor_note_round(struct atsi_executor *x, double round_us) {
+    const struct atsi_prepared_round *p = x->now;
+    struct atsi_recorder *recorder = atsi_executor_recorder(x, true);
+    struct atsi_round_times took = {round_us, x->waits_us, x->transfer_waits_us};
+    struct atsi_recorder_round round = atsi_recorder_explain(recorder, &p->script, &p->cost, &took);
+    atsi_recorder_note_round(recorder, &round);
+}
+
 void atsi_executor_unit_factors(const struct atsi_executor *x, const struct atsi_scales *scales,
                                 struct atsi_unit_factors *factors) {
     const struct atsi_prepared_round *p = x->now;

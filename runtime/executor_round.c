@@ -128,12 +128,18 @@ static double most_us(const struct atsi_executor *x, uint32_t i_action) {
     return x->now->cost.splits[i_action].most_us;
 }
 
+static void note_wait(struct atsi_executor *x, uint32_t i, double took_us) {
+    x->waits_us += took_us;
+    if (atsi_script_waits_for_transfers(&x->now->script, i)) x->transfer_waits_us += took_us;
+}
+
 void executor_note_host(struct atsi_executor *x, uint32_t i, double started_us) {
     const struct atsi_action *a = &x->now->script.actions[i];
     char name[2 * ATSI_NAME_CAP + 8] = "wait";
     double took_us = atsi_clock_us() - started_us;
     if (a->kind == ATSI_ACTION_CPU && is_recorded(x))
         atsi_recorder_note_cpu(recorder_of(x), &x->now->recent_us[i], took_us, most_us(x, i));
+    if (a->kind == ATSI_ACTION_WAIT) note_wait(x, i, took_us);
     if (!x->trace || (a->kind != ATSI_ACTION_CPU && a->kind != ATSI_ACTION_WAIT)) return;
     if (a->kind == ATSI_ACTION_CPU) name_actions(x, i, 1, name, sizeof name);
     atsi_trace_span(x->trace, a->kind == ATSI_ACTION_CPU ? ATSI_LANE_CPU : ATSI_LANE_WAIT, name, started_us, took_us);
@@ -206,6 +212,19 @@ static enum atsi_status run_actions(struct atsi_executor *x, uint32_t first, uin
     return end_timing(x, first > 0, err);
 }
 
+static enum atsi_status trace_transfer(struct atsi_executor *x, uint32_t i_await, uint32_t k, double took_us,
+                                       struct atsi_error *err) {
+    const struct atsi_script *s = &x->now->script;
+    float after_us;
+    uint32_t i = i_await;
+    while (i < s->n_actions && s->actions[i].kind != ATSI_ACTION_GPU) i++; // its steps say whose it is
+    if (i == s->n_actions) return ATSI_OK;
+    ATSI_TRY(atsi_transfers_began_after(x->transfers, k, x->round_began, &after_us, err));
+    atsi_trace_span(x->trace, ATSI_LANE_COPY, unit_name_of(x->p, s->steps[s->actions[i].first].op),
+                    x->round_began_us + after_us, took_us);
+    return ATSI_OK;
+}
+
 // Transfers that the round consumed and that were timed when they started, in this round or before. The k-th AWAIT is unit k's.
 static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_error *err) {
     uint32_t k = 0;
@@ -213,8 +232,10 @@ static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_er
         bool timed;
         float us;
         if (x->now->script.actions[i].kind != ATSI_ACTION_AWAIT) continue;
-        ATSI_TRY(atsi_transfers_took(x->transfers, k++, &timed, &us, err));
+        ATSI_TRY(atsi_transfers_took(x->transfers, k, &timed, &us, err));
         if (timed) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us, 0);
+        if (timed && x->trace) ATSI_TRY(trace_transfer(x, i, k, us, err));
+        k++;
     }
     return ATSI_OK;
 }
@@ -247,6 +268,7 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
     if (x->now->script.divisions && r->n_tokens > 1) // the router's table has room for one token's slots
         return atsi_fail(err, ATSI_FAILED, "a round of %u tokens under an assignment for one", r->n_tokens);
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
+    x->waits_us = x->transfer_waits_us = 0;
     memcpy(token_ids, r->token_ids, r->n_tokens * sizeof *token_ids);
     if (ahead) {
         output_rows[0] = r->output_rows[0];

@@ -9,8 +9,11 @@ static const double least_scale = 0.1;  // what takes no time to speak of must n
 static const double handover_weight = 0.06, noticeable_handover_us = 500;
 static const double forgetting = 0.005; // a round, of a resource that is not seen
 static const double handover_forgetting = 0.06;
+static const double queue_weight = 0.1, most_queued = 4, queue_forgetting = 0.03;
 
-void atsi_recorder_start(struct atsi_recorder *r) { *r = (struct atsi_recorder){.scales = {1, 1, 1, 0}}; }
+void atsi_recorder_start(struct atsi_recorder *r) {
+    *r = (struct atsi_recorder){.scales = {1, 1, 1, 0}, .link = 1, .queued = 1};
+}
 
 void atsi_recorder_adopted(struct atsi_recorder *r) { r->n_rounds = 0; }
 
@@ -55,7 +58,7 @@ static void count(struct tally *t, double planned_us, double share, double recen
 
 void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us) {
     struct tally cpu = {0}, gpu = {0}, link = {0};
-    const struct atsi_scales s = r->scales;
+    const struct atsi_scales s = {r->scales.cpu, r->scales.gpu, r->link, 0};
     for (uint32_t i = 0; i < cost->n_actions; i++) {
         const struct atsi_split_cost *c = &cost->splits[i];
         double expected = c->cpu_us * s.cpu + c->gpu_us * s.gpu + c->link_us * s.link;
@@ -65,26 +68,77 @@ void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_c
         count(&link, c->link_us, c->link_us * s.link / expected, recent_us[i]);
     }
     double round_us = cpu.planned_us + gpu.planned_us + link.planned_us;
-    if (round_us > 0)
-        r->scales = (struct atsi_scales){renew(s.cpu, &cpu, round_us), renew(s.gpu, &gpu, round_us),
-                                         renew(s.link, &link, round_us), s.handover_us};
+    if (round_us > 0) {
+        r->scales.cpu = renew(s.cpu, &cpu, round_us);
+        r->scales.gpu = renew(s.gpu, &gpu, round_us);
+        r->link = renew(s.link, &link, round_us);
+        r->scales.link = r->link * r->queued;
+    }
     r->n_rounds++;
     if (r->n_looks) r->n_looks--;
 }
 
-// The part of what hand-overs take beyond the plan that makes the round longer.
-static double seen_part(const struct atsi_recorder *r, double expected_us, double prompt_us, uint32_t n_handovers) {
-    double all_us = r->scales.handover_us * n_handovers;
-    return all_us > 0 ? fmin(1, fmax(0, (expected_us - prompt_us) / all_us)) : 1;
+// ---- what no split shows --------------------------------------------------------------------------------------------
+
+struct atsi_recorder_round atsi_recorder_explain(const struct atsi_recorder *r, const struct atsi_script *script,
+                                                 const struct atsi_script_cost *cost,
+                                                 const struct atsi_round_times *took) {
+    struct atsi_scales prompt = r->scales, unqueued = r->scales;
+    prompt.handover_us = 0;
+    unqueued.link = r->link;
+    struct atsi_recorder_round round = {
+        .took = *took, .expected = atsi_script_times(script, cost, &r->scales), .n_handovers = cost->n_handovers};
+    round.prompt_us = r->scales.handover_us > 0 ? atsi_script_time(script, cost, &prompt) : round.expected.round_us;
+    round.unqueued_waits_us =
+        r->queued > 1 ? atsi_script_times(script, cost, &unqueued).transfer_waits_us : round.expected.transfer_waits_us;
+    for (uint32_t i = 0; i < script->n_actions; i++) {
+        enum atsi_action_kind kind = script->actions[i].kind;
+        if (kind == ATSI_ACTION_AWAIT) round.transfers_us += cost->splits[i].link_us * r->scales.link;
+        round.n_waits += kind == ATSI_ACTION_WAIT;
+        round.n_transfer_waits += kind == ATSI_ACTION_WAIT && atsi_script_waits_for_transfers(script, i);
+    }
+    return round;
 }
 
-void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, double prompt_us,
-                              uint32_t n_handovers) {
-    if (r->n_rounds <= 1 || n_handovers == 0 || !(expected_us > 0)) return;
-    double left_us = (round_us - expected_us) / n_handovers,
-           kept_us = r->scales.handover_us *
-                     (1 - handover_forgetting * (1 - seen_part(r, expected_us, prompt_us, n_handovers)));
-    r->scales.handover_us = fmax(0, kept_us + handover_weight * left_us);
+// The part of something that makes the round longer: by_us where it takes all_us.
+static double seen_part(double by_us, double all_us) { return all_us > 0 ? fmin(1, fmax(0, by_us / all_us)) : 1; }
+
+// Of what the round took longer or shorter than explained, what the CPU waited longer or shorter for transfers: more than for other work of
+// the device, which is handed over no faster.
+static double left_of_waits(const struct atsi_recorder_round *round) {
+    const struct atsi_round_times *took = &round->took, *expected = &round->expected;
+    uint32_t n_others = round->n_waits - round->n_transfer_waits;
+    double left_us = took->round_us - expected->round_us,
+           transfers_us = took->transfer_waits_us - expected->transfer_waits_us,
+           others_us = took->waits_us - expected->waits_us - transfers_us,
+           waits_us = transfers_us - (n_others ? others_us * round->n_transfer_waits / n_others : 0);
+    return left_us > 0 ? fmin(left_us, fmax(0, waits_us)) : fmax(left_us, fmin(0, waits_us));
+}
+
+static void note_queue(struct atsi_recorder *r, const struct atsi_recorder_round *round, double left_us) {
+    if (!(round->transfers_us > 0)) {
+        r->queued += forgetting * (1 - r->queued);
+    } else {
+        double seen = seen_part(round->expected.transfer_waits_us - round->unqueued_waits_us,
+                                round->transfers_us * (1 - 1 / r->queued)),
+               kept = 1 + (r->queued - 1) * (1 - queue_forgetting * (1 - seen));
+        r->queued = fmin(most_queued, fmax(1, kept + queue_weight * r->queued * left_us / round->transfers_us));
+    }
+    r->scales.link = r->link * r->queued;
+}
+
+static void note_handovers(struct atsi_recorder *r, const struct atsi_recorder_round *round, double left_us) {
+    if (round->n_handovers == 0) return;
+    double seen = seen_part(round->expected.round_us - round->prompt_us, r->scales.handover_us * round->n_handovers),
+           kept_us = r->scales.handover_us * (1 - handover_forgetting * (1 - seen));
+    r->scales.handover_us = fmax(0, kept_us + handover_weight * left_us / round->n_handovers);
+}
+
+void atsi_recorder_note_round(struct atsi_recorder *r, const struct atsi_recorder_round *round) {
+    if (r->n_rounds <= 1 || !(round->expected.round_us > 0)) return;
+    double waits_us = left_of_waits(round);
+    note_handovers(r, round, round->took.round_us - round->expected.round_us - waits_us);
+    note_queue(r, round, waits_us);
 }
 
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to) {

@@ -17,9 +17,11 @@ enum {
 };
 
 struct atsi_recorder {
-    struct atsi_scales scales; // of the newest rounds; 1 each before the first
-    uint32_t n_rounds;         // since the assignment changed
-    uint32_t n_looks;          // coming rounds in which the device is timed in any case
+    struct atsi_scales scales; // of the newest rounds; 1 each before the first. Of the link: link x queued
+    double link;               // how much slower than planned what crosses it is, from its beginning to its end
+    double queued;     // how many times longer than that transfers take, as those who wait for them find; at least 1
+    uint32_t n_rounds; // since the assignment changed
+    uint32_t n_looks;  // coming rounds in which the device is timed in any case
 };
 
 void atsi_recorder_start(struct atsi_recorder *r);
@@ -39,11 +41,22 @@ void atsi_recorder_note_device(const struct atsi_recorder *r, float *recent_us, 
 // would notice when it is free again. recent_us [cost->n_actions].
 void atsi_recorder_end_round(struct atsi_recorder *r, const struct atsi_script_cost *cost, const float *recent_us);
 
-// A round took round_us where its splits explain expected_us at r->scales, and would explain prompt_us if hand-overs took no longer than
-// planned: what is left is put on its n_handovers, which no split shows, over some rounds. As far as the round would be as long without
-// them, since both sides wait for something else, they are not seen and slowly forgotten. Not for the first round after a change.
-void atsi_recorder_note_round(struct atsi_recorder *r, double round_us, double expected_us, double prompt_us,
-                              uint32_t n_handovers);
+// What a round took, and what its splits explain.
+struct atsi_recorder_round {
+    struct atsi_round_times took, expected; // expected: at r->scales
+    double prompt_us;                       // of the round, if hand-overs took no longer than planned
+    double unqueued_waits_us; // for transfers, if these took no longer than from their beginning to their end
+    double transfers_us;      // all of them, at r->scales
+    uint32_t n_handovers, n_waits, n_transfer_waits;
+};
+struct atsi_recorder_round atsi_recorder_explain(const struct atsi_recorder *r, const struct atsi_script *script,
+                                                 const struct atsi_script_cost *cost,
+                                                 const struct atsi_round_times *took);
+
+// What the round took beyond what its splits explain is put, over some rounds, on what no split shows: that transfers do not begin when they
+// could (another program's have their turn), as far as the CPU waited longer for them, and on hand-overs. As far as the round would be
+// as long without either, since both sides wait for something else, it is not seen and slowly forgotten. Not for the first round after a change.
+void atsi_recorder_note_round(struct atsi_recorder *r, const struct atsi_recorder_round *round);
 
 // Algorithm 3's deviation: the largest relative change of a resource between two moments; of hand-overs against half a millisecond.
 double atsi_scales_deviation(const struct atsi_scales *from, const struct atsi_scales *to);

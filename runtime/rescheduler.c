@@ -241,12 +241,8 @@ enum atsi_status atsi_rescheduler_before_round(struct atsi_rescheduler *r, uint3
 
 void atsi_rescheduler_after_round(struct atsi_rescheduler *r, uint32_t n_tokens, double round_us) {
     struct atsi_recorder *recorder = atsi_executor_recorder(r->executor, true);
-    struct atsi_scales prompt = recorder->scales;
     if (n_tokens != 1) return;
-    prompt.handover_us = 0;
-    atsi_recorder_note_round(recorder, round_us, atsi_prepared_round_time(r->at_work, &recorder->scales),
-                             atsi_prepared_round_time(r->at_work, &prompt),
-                             atsi_prepared_round_figures(r->at_work).n_handovers);
+    atsi_executor_note_round(r->executor, round_us);
     bool due = atsi_tuner_record(&r->tuner, round_us, &recorder->scales);
     if (atsi_tuner_is_surprised(&r->tuner)) atsi_recorder_look(recorder);
     if (due) ask_or_return(r);

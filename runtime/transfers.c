@@ -296,3 +296,8 @@ enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, 
     timing->timed = false;
     return t->device->ops->event_elapsed_us(timing->began, timing->ended, us, err);
 }
+
+enum atsi_status atsi_transfers_began_after(const struct atsi_transfers *t, uint32_t i_unit, struct atsi_event *since,
+                                            float *us, struct atsi_error *err) {
+    return t->device->ops->event_elapsed_us(since, t->timing_of[i_unit].began, us, err);
+}

@@ -88,5 +88,8 @@ void atsi_transfers_time(struct atsi_transfers *t, bool timing);
 // copies took.
 enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
                                      struct atsi_error *err);
+// Of a unit that took as long: how much later than `since` its copies began; negative where they were ahead of it.
+enum atsi_status atsi_transfers_began_after(const struct atsi_transfers *t, uint32_t i_unit, struct atsi_event *since,
+                                            float *us, struct atsi_error *err);
 
 #endif

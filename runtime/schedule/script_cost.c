@@ -15,6 +15,13 @@ uint32_t atsi_script_device_run(const struct atsi_script *s, uint32_t first) {
     return n;
 }
 
+bool atsi_script_waits_for_transfers(const struct atsi_script *s, uint32_t i) {
+    while (i > 0 && s->actions[i].kind != ATSI_ACTION_RECORD) i--;
+    while (i-- > 0 && s->actions[i].kind != ATSI_ACTION_RECORD)
+        if (s->actions[i].kind == ATSI_ACTION_AWAIT) return true;
+    return false;
+}
+
 // ---- costs --------------------------------------------------------------------------------------------------------
 
 static double big_bytes(const struct atsi_program *p, const struct atsi_op *op) {
@@ -304,7 +311,9 @@ void atsi_script_unit_factors(const struct atsi_plan *plan, const struct atsi_sc
 
 struct clocks {
     double host_us, device_us, engine_us;
-    double mark_us; // the device's clock at the last RECORD
+    double mark_us;                     // the device's clock at the last RECORD
+    bool has_awaited, mark_has_awaited; // a transfer, since the last RECORD and before it
+    double waits_us, transfer_waits_us;
     uint64_t n_transferred, n_consumed;
 };
 
@@ -326,6 +335,21 @@ static void await_transfer(struct clocks *c, const struct atsi_script_cost *cost
         c->n_transferred++;
     }
     if (c->engine_us > c->device_us) c->device_us = c->engine_us;
+    c->has_awaited = true;
+}
+
+static void wait_for_mark(struct clocks *c, double handover_us) {
+    double began_us = c->host_us;
+    if (c->mark_us > c->host_us) c->host_us = c->mark_us;
+    c->host_us += handover_us;
+    c->waits_us += c->host_us - began_us;
+    if (c->mark_has_awaited) c->transfer_waits_us += c->host_us - began_us;
+}
+
+static void set_mark(struct clocks *c) {
+    c->mark_us = c->device_us;
+    c->mark_has_awaited = c->has_awaited;
+    c->has_awaited = false;
 }
 
 static void run_once(struct clocks *c, const struct atsi_script *s, const struct atsi_script_cost *cost,
@@ -335,11 +359,8 @@ static void run_once(struct clocks *c, const struct atsi_script *s, const struct
         if (n) run_split(c, cost, i, scales);
         switch (n ? ATSI_ACTION_GPU : s->actions[i].kind) {
         case ATSI_ACTION_CPU: c->host_us += cost->splits[i].cpu_us * scales->cpu; break;
-        case ATSI_ACTION_RECORD: c->mark_us = c->device_us; break;
-        case ATSI_ACTION_WAIT:
-            if (c->mark_us > c->host_us) c->host_us = c->mark_us;
-            c->host_us += cost->handover_us + scales->handover_us;
-            break;
+        case ATSI_ACTION_RECORD: set_mark(c); break;
+        case ATSI_ACTION_WAIT: wait_for_mark(c, cost->handover_us + scales->handover_us); break;
         case ATSI_ACTION_AWAIT: await_transfer(c, cost, i, scales); break;
         case ATSI_ACTION_CONSUMED: cost->consumed_us[c->n_consumed++ % cost->n_transfers] = c->device_us; break;
         default: break;
@@ -349,11 +370,17 @@ static void run_once(struct clocks *c, const struct atsi_script *s, const struct
     c->host_us += cost->uneven_us * (scales->cpu > scales->link ? scales->cpu : scales->link);
 }
 
-double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,
-                        const struct atsi_scales *scales) {
+struct atsi_round_times atsi_script_times(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                                          const struct atsi_scales *scales) {
     struct clocks c = {0};
     run_once(&c, script, cost, scales); // fills the ring as the rounds before have
     double first_us = c.host_us;
+    c.waits_us = c.transfer_waits_us = 0;
     run_once(&c, script, cost, scales);
-    return c.host_us - first_us;
+    return (struct atsi_round_times){c.host_us - first_us, c.waits_us, c.transfer_waits_us};
+}
+
+double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                        const struct atsi_scales *scales) {
+    return atsi_script_times(script, cost, scales).round_us;
 }

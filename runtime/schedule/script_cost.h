@@ -74,8 +74,21 @@ void atsi_script_unit_factors(const struct atsi_plan *plan, const struct atsi_sc
                               const struct atsi_script_cost *cost, const float *recent_us,
                               const struct atsi_scales *scales, struct atsi_unit_factors *factors);
 
-// The time of a round among many alike, at these speeds: two clocks, host and device, that meet where the script makes them meet, and
+// Whether what the CPU waits for at the WAIT i has a transfer before it: the device awaited one since the mark before.
+bool atsi_script_waits_for_transfers(const struct atsi_script *script, uint32_t i);
+
+// A round's.
+struct atsi_round_times {
+    double round_us;
+    double waits_us;          // the CPU's, for the device
+    double transfer_waits_us; // of them, those for what has transfers before it
+};
+
+// The times of a round among many alike, at these speeds: two clocks, host and device, that meet where the script makes them meet, and
 // a copy engine that works ahead as far as the region's ring allows. 0 when nothing is known. One call at a time a cost.
+struct atsi_round_times atsi_script_times(const struct atsi_script *script, const struct atsi_script_cost *cost,
+                                          const struct atsi_scales *scales);
+// The round's alone.
 double atsi_script_time(const struct atsi_script *script, const struct atsi_script_cost *cost,
                         const struct atsi_scales *scales);
 

@@ -135,7 +135,11 @@ static double weather_now(const struct made_up_machine *m) {
     return (1 - part) * weather_at(m, (uint64_t)t) + part * weather_at(m, (uint64_t)t + 1);
 }
 
-static double run_round(struct made_up_machine *m, const struct made_up_load *load) {
+static bool is_transfer(const struct made_up_rounds *r, uint32_t i) {
+    return r->script.actions[i].kind == ATSI_ACTION_AWAIT;
+}
+
+static struct atsi_round_times run_round(struct made_up_machine *m, const struct made_up_load *load) {
     struct made_up_rounds *r = &m->at_work;
     const struct atsi_scales *s = &load->scales;
     struct atsi_scales now = {shaken(m, s->cpu, load->shaking) * (1 + load->wandering * weather_now(m)),
@@ -148,29 +152,28 @@ static double run_round(struct made_up_machine *m, const struct made_up_load *lo
             (struct atsi_split_cost){.cpu_us = draw_cpu(m, load, c->cpu_us * now.cpu),
                                      .gpu_us = draw_device(m, load, c->gpu_us * now.gpu),
                                      .link_us = draw_device(m, load, shaken(m, c->link_us * now.link, load->uneven))};
+        if (is_transfer(r, i)) r->drawn.splits[i].link_us *= (float)(1 + load->turns);
     }
-    return atsi_script_time(&r->script, &r->drawn, &(struct atsi_scales){1, 1, 1, now.handover_us});
+    return atsi_script_times(&r->script, &r->drawn, &(struct atsi_scales){1, 1, 1, now.handover_us});
 }
 
 static double most_us(const struct atsi_split_cost *c) { return 2 * (c->gpu_us + c->link_us); }
 
-static void record(struct made_up_machine *m, double round_us, bool uneven) {
+static void record(struct made_up_machine *m, const struct made_up_load *load, const struct atsi_round_times *took) {
     struct made_up_rounds *r = &m->at_work;
     bool times_device = atsi_recorder_times_device(&m->recorder);
     for (uint32_t i = 0; i < r->cost.n_actions; i++) {
         const struct atsi_split_cost *c = &r->drawn.splits[i];
-        double device_us = c->gpu_us + c->link_us;
+        double device_us = (c->gpu_us + c->link_us) / (is_transfer(r, i) ? 1 + load->turns : 1);
         if (c->cpu_us > 0)
             atsi_recorder_note_cpu(&m->recorder, &r->recent_us[i], c->cpu_us, 0);
         else if (device_us > 0 && times_device)
             atsi_recorder_note_device(&m->recorder, &r->recent_us[i], device_us,
-                                      uneven ? most_us(&r->cost.splits[i]) : 0);
+                                      load->uneven > 0 ? most_us(&r->cost.splits[i]) : 0);
     }
     atsi_recorder_end_round(&m->recorder, &r->cost, r->recent_us);
-    struct atsi_scales prompt = m->recorder.scales;
-    prompt.handover_us = 0;
-    atsi_recorder_note_round(&m->recorder, round_us, time_of(r, &m->recorder.scales), time_of(r, &prompt),
-                             r->cost.n_handovers);
+    struct atsi_recorder_round round = atsi_recorder_explain(&m->recorder, &r->script, &r->cost, took);
+    atsi_recorder_note_round(&m->recorder, &round);
 }
 
 // ---- decisions -----------------------------------------------------------------------------------------------------
@@ -265,11 +268,11 @@ static void go_on(struct made_up_machine *m, double round_us) {
 }
 
 static double run_one(struct made_up_machine *m, const struct made_up_load *load) {
-    double round_us = run_round(m, load);
-    m->now_us += round_us;
-    record(m, round_us, load->uneven > 0);
-    go_on(m, round_us);
-    return round_us;
+    struct atsi_round_times took = run_round(m, load);
+    m->now_us += took.round_us;
+    record(m, load, &took);
+    go_on(m, took.round_us);
+    return took.round_us;
 }
 
 double made_up_run(struct made_up_machine *m, const struct made_up_load *load, double us) {

@@ -19,6 +19,7 @@ struct made_up_load {
     double
         recoil; // work of the CPU takes that part longer for every unit that it has given away since the start: it waits more often
     double uneven; // what crosses the link for a split differs from token to token, by that part of it either way
+    double turns;  // that part of its time a transfer waits for the turns of another's, before its beginning is seen
 };
 
 struct made_up_rounds { // under one assignment
