@@ -111,7 +111,10 @@ static enum atsi_status read_root(const cJSON *root, struct atsi_routing_stats *
     ATSI_TRY(make_layers(out, (uint32_t)cJSON_GetArraySize(list), err));
     cJSON_ArrayForEach(item, list) {
         uint32_t i = out->n_layers++; // counted first, so that what it holds is freed
+        const struct atsi_routing_layer *l = &out->layers[i];
         if (read_layer(item, &out->layers[i], err) != ATSI_OK) return atsi_fail_prefix(err, "routers[%u]", i);
+        if (atsi_routing_find(out, l->layer, l->n_experts) != l)
+            return atsi_fail(err, ATSI_BAD_INPUT, "routers[%u]: a second one of layer %d", i, l->layer);
     }
     return ATSI_OK;
 }

@@ -171,11 +171,12 @@ static enum atsi_status await(struct atsi_executor *x, uint32_t offset, struct a
     return atsi_launcher_await(x->launcher, x->marks.gpu, value, err);
 }
 
-// Behind the CPU's last action, while the device ends the round: what is left until the next one is launched is mostly a token's choice.
+// Behind the CPU's last action, while the device ends the round: what is left until the next one is launched is mostly a token's choice. At
+// the end of a round without any.
 static uint32_t cpu_end(const struct atsi_script *s) {
-    uint32_t end = s->n_actions;
-    while (end > 0 && s->actions[end - 1].kind != ATSI_ACTION_CPU) end--;
-    return end;
+    for (uint32_t end = s->n_actions; end > 0; end--)
+        if (s->actions[end - 1].kind == ATSI_ACTION_CPU) return end;
+    return s->n_actions;
 }
 
 static enum atsi_status run_host(struct atsi_executor *x, struct atsi_error *err) {
@@ -195,7 +196,9 @@ static enum atsi_status run_host(struct atsi_executor *x, struct atsi_error *err
         }
         executor_note_host(x, i, started_us);
     }
-    return ends_with_wait(s) ? ATSI_OK : await(x, s->n_actions + 1, err);
+    if (!ends_with_wait(s)) ATSI_TRY(await(x, s->n_actions + 1, err));
+    if (expects_at == s->n_actions) atsi_launcher_expect(x->launcher);
+    return ATSI_OK;
 }
 
 enum atsi_status executor_run_ahead(struct atsi_executor *x, struct atsi_error *err) {

@@ -45,8 +45,10 @@ static enum atsi_status decode(const struct atsi_model *m, struct atsi_session *
         if (r->n_generated == 0) started_us = atsi_clock_us();
         if (ends) {
             r->finish = ATSI_FINISH_EOS;
+            status = s->n_past < s->n_ctx ? atsi_session_append(s, &id, 1, NULL, NULL, err) : ATSI_OK;
+            if (status == ATSI_INTERRUPTED) continue;
+            ATSI_TRY(status);
             r->end_id = id;
-            if (s->n_past < s->n_ctx) ATSI_TRY(atsi_session_append(s, &id, 1, NULL, NULL, err));
             break;
         }
         r->n_generated++;

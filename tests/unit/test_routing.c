@@ -189,6 +189,10 @@ static void test_bad_files(void **state) {
         {"{\"version\":1,\"routers\":[{\"layer\":0,\"n_experts\":2,\"n_used\":1,\"n_tokens\":3,\"n_reused\":4,"
          "\"counts\":[1,2]}]}",
          "n_reused"},
+        {"{\"version\":1,\"routers\":[{\"layer\":4,\"n_experts\":2,\"n_used\":1,\"n_tokens\":1,\"n_reused\":0,"
+         "\"counts\":[1,0]},{\"layer\":4,\"n_experts\":2,\"n_used\":1,\"n_tokens\":1,\"n_reused\":0,\"counts\":[0,1]}]"
+         "}",
+         "routers[1]: a second one of layer 4"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct atsi_routing_stats s;
