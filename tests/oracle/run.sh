@@ -14,7 +14,9 @@ if ! cmp -s "$requirements" "$venv/requirements.txt"; then
         echo "oracle: needs Python's venv; install python3-venv" >&2
         exit 1
     }
-    "$venv/bin/pip" install --quiet --requirement "$requirements"
+    # llama.cpp without the machine's own instructions: its AMX kernels fault on some virtual machines. pip would take what it
+    # built with them before.
+    CMAKE_ARGS=${CMAKE_ARGS:--DGGML_NATIVE=OFF} "$venv/bin/pip" install --quiet --no-cache-dir --requirement "$requirements"
     cp "$requirements" "$venv/requirements.txt"
 fi
 
