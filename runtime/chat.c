@@ -125,6 +125,7 @@ static enum atsi_status rewind_session(struct chat *c, const struct atsi_token_l
     }
     *n_kept = n;
     c->read.n_ids = n;
+    if (c->host->lookup) atsi_lookup_truncate(c->host->lookup, n);
     return ATSI_OK;
 }
 
@@ -132,7 +133,7 @@ static enum atsi_status generate(struct answer *a, const struct atsi_token_list 
                                  struct atsi_generate_result *result, struct atsi_error *err) {
     struct chat *c = a->chat;
     const struct atsi_chat_host *h = c->host;
-    struct atsi_generate_params params = {h->options->n_predict, h->options->ignore_eos, take_token, a};
+    struct atsi_generate_params params = {h->options->n_predict, h->options->ignore_eos, take_token, a, h->lookup};
     uint32_t n_kept = 0;
     ATSI_TRY(rewind_session(c, prompt, &n_kept, err));
     for (size_t i = n_kept; i < prompt->n_ids; i++) ATSI_TRY(atsi_token_list_push(&c->read, prompt->ids[i], err));

@@ -16,6 +16,7 @@ struct atsi_chat_host {
     const struct atsi_model *model;
     struct atsi_session *session; // looks at *interrupted
     struct atsi_sampler *sampler;
+    struct atsi_lookup *lookup;         // NULL: nothing is guessed
     volatile sig_atomic_t *interrupted; // the number of the signal that came, 0: none
     void (*listen)(void);               // clears *interrupted and makes the signals set it again
     atsi_on_logits *on_logits;          // of the tokens that are read before an answer; may be NULL

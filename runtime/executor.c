@@ -275,6 +275,8 @@ struct atsi_divided_routers atsi_executor_divided_routers(const struct atsi_exec
     return routers;
 }
 const char *atsi_executor_isa(const struct atsi_executor *x) { return atsi_cpu_isa(x->cpu); }
+bool atsi_executor_has_device(const struct atsi_executor *x) { return x->device != NULL; }
+
 struct atsi_recorder *atsi_executor_recorder(struct atsi_executor *x, bool single_tokens) {
     return &x->recorders[single_tokens];
 }

@@ -103,6 +103,8 @@ enum atsi_status atsi_executor_copy(struct atsi_executor *x, void *dev, const vo
 enum atsi_status atsi_executor_assign(struct atsi_executor *x, const struct atsi_assignment *assignment,
                                       struct atsi_error *err);
 
+bool atsi_executor_has_device(const struct atsi_executor *x);
+
 // One round: n_tokens (1..chunk) token ids (< n_vocab) at positions first_pos…; output_rows names the token rows whose logits
 // are wanted (any number; computed in groups of limits.n_outputs). For each group on_logits receives the rows, which stand until the next
 // group or round, or until the states are reset.

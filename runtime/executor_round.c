@@ -265,7 +265,7 @@ enum atsi_status atsi_executor_round(struct atsi_executor *x, const struct atsi_
             *output_rows = (int32_t *)x->sides[ATSI_CPU].round.output_rows;
     const float *logits = (const float *)(x->sides[ATSI_CPU].compute + x->p->buffers[x->p->logits].offset_bytes);
     bool ahead = x->now->ahead[0].n_pieces && r->n_tokens == 1 && r->n_outputs == 1;
-    if (x->now->script.divisions && r->n_tokens > 1) // the router's table has room for one token's slots
+    if (r->n_tokens > 1 && atsi_executor_divided_routers(x).n > 0) // the router's table has room for one token's slots
         return atsi_fail(err, ATSI_FAILED, "a round of %u tokens under an assignment for one", r->n_tokens);
     *x->round = (struct atsi_round){.n_tokens = (int32_t)r->n_tokens, .first_pos = (int32_t)r->first_pos};
     x->waits_us = x->transfer_waits_us = 0;

@@ -2,6 +2,7 @@
 #ifndef ATSI_RUNTIME_GENERATE_H
 #define ATSI_RUNTIME_GENERATE_H
 
+#include "runtime/lookup.h"
 #include "runtime/model.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
@@ -21,6 +22,8 @@ struct atsi_generate_params {
     // Takes each generated token (never the one that ends the sequence). Returns false to stop (a stop text was met).
     bool (*on_token)(void *context, int32_t id, struct atsi_error *err, enum atsi_status *status);
     void *context;
+    struct atsi_lookup
+        *lookup; // the session's text so far; goes on with the prompt and what is generated. NULL: nothing is guessed
 };
 
 struct atsi_generate_result {

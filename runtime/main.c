@@ -56,6 +56,7 @@ struct run {
     struct atsi_device *device;
     struct atsi_loaded loaded;
     struct atsi_sampler *sampler;
+    struct atsi_lookup *lookup; // NULL: nothing is guessed
     struct atsi_output output;
     struct atsi_output_file *logits;
     int32_t *ids; // [n_ids] the prompt of a completion
@@ -81,6 +82,7 @@ static void close_run(struct run *r) {
     atsi_output_file_discard(r->logits);
     atsi_output_free(&r->output);
     atsi_sampler_free(r->sampler);
+    atsi_lookup_free(r->lookup);
     atsi_loaded_free(&r->loaded);
     if (r->device) r->device->ops->close(r->device);
     free(r->ids);
@@ -232,6 +234,17 @@ static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
     return status;
 }
 
+static enum atsi_status open_lookup(struct run *r, struct atsi_error *err) {
+    const struct atsi_session *session = r->loaded.session;
+    if (!r->o->n_lookup) return ATSI_OK;
+    if (atsi_session_most_checked(session) > 1)
+        return atsi_lookup_create(session->n_ctx, r->o->n_lookup, &r->lookup, err);
+    if (!r->o->quiet)
+        fprintf(stderr, "note: --lookup: this model's tokens cannot be checked several at once here (recurrent states, "
+                        "or experts beside a GPU)\n");
+    return ATSI_OK;
+}
+
 static void write_logits(void *context, const float *logits, uint32_t first_output, uint32_t n_outputs) {
     struct run *r = context;
     (void)first_output; // rows come in order
@@ -285,7 +298,7 @@ static enum atsi_status read_ids(struct run *r, struct atsi_error *err) {
 }
 
 static enum atsi_status complete(struct run *r, struct atsi_error *err) {
-    struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output};
+    struct atsi_generate_params params = {r->o->n_predict, r->o->ignore_eos, atsi_output_token, &r->output, r->lookup};
     ATSI_TRY(atsi_output_open(&r->output, r->o, r->model.tokenizer, err));
     enum atsi_status status = atsi_generate(&r->model, r->loaded.session, r->sampler, r->ids, r->n_ids,
                                             r->logits ? write_logits : NULL, r, &params, &r->times.result, err);
@@ -298,6 +311,7 @@ static enum atsi_status chat(struct run *r, struct atsi_error *err) {
                                   .model = &r->model,
                                   .session = r->loaded.session,
                                   .sampler = r->sampler,
+                                  .lookup = r->lookup,
                                   .interrupted = &interrupted,
                                   .listen = listen_for_signals,
                                   .on_logits = r->logits ? write_logits : NULL,
@@ -336,6 +350,7 @@ static enum atsi_status report(const struct run *r, struct atsi_error *err) {
     atsi_report_times(stderr, r->loaded.session, &r->loaded.weights, &r->times);
     if (!r->o->stats) return ATSI_OK;
     atsi_report_stats(stderr, r->loaded.session, &r->loaded.weights, &r->times);
+    if (r->lookup) atsi_report_lookup(stderr, r->lookup);
     if (r->loaded.routing) ATSI_TRY(atsi_routing_report(stderr, atsi_routing_stats_of(r->loaded.routing), err));
     keep_routing(r);
     return ATSI_OK;
@@ -367,6 +382,7 @@ static enum atsi_status generate(struct run *r, struct atsi_error *err) {
     tell_mismatch(r);
     ATSI_TRY(open_session(r, err));
     ATSI_TRY(open_sampler(r, err));
+    ATSI_TRY(open_lookup(r, err));
     ATSI_TRY(r->o->chat ? chat(r, err) : complete(r, err));
     ATSI_TRY(close_outputs(r, err));
     ATSI_TRY(save_routing(r, err));

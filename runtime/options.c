@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/base/size.h"
+#include "runtime/lookup.h"
 
 const char *atsi_run_usage(void) {
     return "usage: atsi-run PLAN.atsp [-p TEXT | -f FILE] [options]\n"
@@ -15,7 +16,8 @@ const char *atsi_run_usage(void) {
            "--chat-format NAME\n"
            "generation  -n N (default: until text or context end), --temp T (0.8; 0: greedy), --top-k K (40),\n"
            "            --top-p P (0.95), --min-p P (0.05), --repeat-penalty R (1), --seed S (random),\n"
-           "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N\n"
+           "            --stop TEXT (repeatable), --ignore-eos, --ctx N (at most the plan's), --chunk N,\n"
+           "            --lookup N: where the text repeats itself, check up to N (7 at most) next tokens in one round\n"
            "output      --print-ids, --logits FILE, --json, --stats, --quiet, --trace FILE,\n"
            "            --save-routing FILE: how often each expert was chosen, for atsi-plan --routing (--stats keeps\n"
            "            it where atsi-plan looks by itself)\n"
@@ -111,6 +113,7 @@ static const struct option options[] = {
     {"--quiet", FLAG, AT(quiet), 0, 0},
     {"--ctx", U32, AT(n_ctx), 1, 1 << 30},
     {"--chunk", U32, AT(chunk), 1, 1 << 16},
+    {"--lookup", U32, AT(n_lookup), 0, ATSI_LOOKUP_MOST},
     {"--threads", INT, AT(n_threads), 0, 1 << 20},
     {"--top-k", INT, AT(sampling.top_k), 0, 1 << 30},
     {"--strict", FLAG, AT(strict), 0, 0},

@@ -40,6 +40,7 @@ struct atsi_run_options {
     int64_t n_predict; // -1: until end of sequence or context
     uint32_t n_ctx;    // 0: the plan's
     uint32_t chunk;    // 0: the plan's
+    uint32_t n_lookup; // guesses in a round (lookup.h); 0: none
     int n_threads;     // 0: the plan's
     uint64_t vram_reserve_bytes;
     bool chat, parse_special, ignore_eos, print_ids, stats, json, quiet, seed_given, strict;

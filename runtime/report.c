@@ -190,3 +190,13 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
     if (session->exchange) atsi_exchange_report(f, session->exchange);
     report_rounds(f, session, &times->result);
 }
+
+void atsi_report_lookup(FILE *f, const struct atsi_lookup *lookup) {
+    const struct atsi_lookup_pace *p = &lookup->pace;
+    fprintf(f,
+            "lookup   %llu tokens guessed in %llu rounds, %llu of them right, %.0f %% lately; a round of one token "
+            "%.2f ms, "
+            "each guess %.2f ms more\n",
+            (unsigned long long)lookup->n_guessed, (unsigned long long)lookup->n_rounds,
+            (unsigned long long)lookup->n_right, 100 * p->right, p->single_us * 1e-3, p->more_us * 1e-3);
+}

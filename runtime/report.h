@@ -34,6 +34,9 @@ void atsi_report_times(FILE *f, const struct atsi_session *session, const struct
 void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct atsi_weights *weights,
                        const struct atsi_run_times *times);
 
+// And what was guessed from the text so far.
+void atsi_report_lookup(FILE *f, const struct atsi_lookup *lookup);
+
 // Begins a line on standard error when standard output goes to the same place, where the text has just ended without one.
 void atsi_report_begin_line(void);
 

@@ -169,6 +169,40 @@ enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids,
     return ATSI_OK;
 }
 
+static bool has_experts(const struct atsi_program *p) {
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == ATSI_OP_EXPERTS) return true;
+    return false;
+}
+
+uint32_t atsi_session_most_checked(const struct atsi_session *s) {
+    const struct atsi_program *p = &s->plan->program;
+    uint32_t most = s->plan->limits.n_outputs < s->chunk ? s->plan->limits.n_outputs : s->chunk;
+    for (uint32_t i = 0; i < p->n_states; i++)
+        if (p->states[i].kind != ATSI_STATE_KV) return 0;
+    return atsi_executor_has_device(s->executor) && has_experts(p) ? 0 : most;
+}
+
+enum atsi_status atsi_session_check(struct atsi_session *s, const int32_t *ids, uint32_t n, const float **rows,
+                                    struct atsi_error *err) {
+    struct logits_sink sink = {s, NULL, NULL, 0};
+    struct atsi_round_request r = {.token_ids = ids,
+                                   .n_tokens = n,
+                                   .first_pos = s->n_past,
+                                   .output_rows = s->output_rows,
+                                   .n_outputs = n,
+                                   .on_logits = take_logits,
+                                   .context = &sink};
+    ATSI_TRY(check_tokens(s, ids, n, err));
+    for (uint32_t i = 0; i < n; i++) s->output_rows[i] = (int32_t)i;
+    if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+    ATSI_TRY(follow_reserve(s, err));
+    ATSI_TRY(assign_round(s, 1, err));
+    ATSI_TRY(run_round(s, &r, err));
+    *rows = s->last_logits - (size_t)(n - 1) * s->plan->program.n_vocab;
+    return ATSI_OK;
+}
+
 enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_error *err) {
     bool any_finite = false, any_nan = false;
     for (uint32_t i = 0; i < s->plan->program.n_vocab; i++) {
@@ -182,13 +216,17 @@ enum atsi_status atsi_session_check_logits(struct atsi_session *s, struct atsi_e
                      unit);
 }
 
+// A ring keeps the newest positions: what the window of an older one saw may be overwritten.
+static bool can_go_back(const struct atsi_session *s, const struct atsi_state *state, uint32_t n) {
+    if (state->kind != ATSI_STATE_KV) return false;
+    uint32_t capacity = atsi_state_capacity(state, s->n_ctx, s->plan->limits.chunk);
+    return capacity >= s->n_past || s->n_past - n <= capacity - state->window;
+}
+
 bool atsi_session_truncate(struct atsi_session *s, uint32_t n) {
     for (uint32_t i = 0; n && i < s->plan->program.n_states; i++) {
         const struct atsi_state *state = &s->plan->program.states[i];
-        // A ring keeps only the newest window: what an older position saw may be overwritten.
-        bool ring =
-            state->kind == ATSI_STATE_KV && atsi_state_capacity(state, s->n_ctx, s->plan->limits.chunk) < s->n_past;
-        if (n < s->n_past && (state->kind != ATSI_STATE_KV || ring)) return false;
+        if (n < s->n_past && !can_go_back(s, state, n)) return false;
     }
     if (n == 0 && atsi_executor_reset(s->executor, NULL) != ATSI_OK) return false;
     s->n_past = n;

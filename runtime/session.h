@@ -49,6 +49,12 @@ void atsi_session_free(struct atsi_session *s); // NULL fine
 // context would overflow (both counts named), ATSI_INTERRUPTED when *stop was set between rounds.
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err);
+// How many tokens may be read at once and taken back again, in a round like those of single tokens; 0: none, since states cannot go back, or
+// experts are divided token by token.
+uint32_t atsi_session_most_checked(const struct atsi_session *s);
+// Reads n tokens (1 to that many) so. *rows: the logits behind each of them, [n][n_vocab], until tokens are appended.
+enum atsi_status atsi_session_check(struct atsi_session *s, const int32_t *ids, uint32_t n, const float **rows,
+                                    struct atsi_error *err);
 // The prompt has been read, and at most n_tokens will be appended one by one: what pays for itself only with many tokens may be done
 // ahead of the next one. 0: the next prompt begins.
 void atsi_session_expect(struct atsi_session *s, uint32_t n_tokens);

@@ -78,7 +78,7 @@ static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
 }
 
 static enum atsi_status generate(struct run *r, struct atsi_error *err) {
-    struct atsi_generate_params params = {r->o.n_predict, true, write_id, r};
+    struct atsi_generate_params params = {r->o.n_predict, true, write_id, r, NULL};
     struct atsi_generate_result result;
     struct atsi_bytes text = {0};
     int32_t *ids = NULL;
