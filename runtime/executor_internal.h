@@ -83,8 +83,8 @@ struct atsi_executor {
     struct atsi_trace *trace;
     struct atsi_routing *routing; // NULL: experts are not counted
     struct atsi_event *round_began;
-    double round_began_us;
-    double waits_us, transfer_waits_us; // of the host in this round; of them, for what has transfers before it
+    double round_began_us, transfers_traced_us; // up to where the lane of transfers is
+    double waits_us, transfer_waits_us;         // of the host in this round; of them, for what has transfers before it
     uint64_t host_bytes;
 };
 

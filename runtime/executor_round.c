@@ -220,12 +220,15 @@ static enum atsi_status trace_transfer(struct atsi_executor *x, uint32_t i_await
     while (i < s->n_actions && s->actions[i].kind != ATSI_ACTION_GPU) i++; // its steps say whose it is
     if (i == s->n_actions) return ATSI_OK;
     ATSI_TRY(atsi_transfers_began_after(x->transfers, k, x->round_began, &after_us, err));
-    atsi_trace_span(x->trace, ATSI_LANE_COPY, unit_name_of(x->p, s->steps[s->actions[i].first].op),
-                    x->round_began_us + after_us, took_us);
+    // A round's times are early by what it takes until its first event is reached: what seems to overlap came later.
+    double started_us = fmax(x->round_began_us + after_us, x->transfers_traced_us);
+    x->transfers_traced_us = started_us + took_us;
+    atsi_trace_span(x->trace, ATSI_LANE_COPY, unit_name_of(x->p, s->steps[s->actions[i].first].op), started_us,
+                    took_us);
     return ATSI_OK;
 }
 
-// Transfers that the round consumed and that were timed when they started, in this round or before. The k-th AWAIT is unit k's.
+// Transfers for this round that were timed when they started, in it or in the one before. The k-th AWAIT is unit k's.
 static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_error *err) {
     uint32_t k = 0;
     for (uint32_t i = 0; x->now->transfers && i < x->now->script.n_actions; i++) {
@@ -233,7 +236,7 @@ static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_er
         float us;
         if (x->now->script.actions[i].kind != ATSI_ACTION_AWAIT) continue;
         ATSI_TRY(atsi_transfers_took(x->transfers, k, &timed, &us, err));
-        if (timed) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us, 0);
+        if (timed && is_recorded(x)) atsi_recorder_note_device(recorder_of(x), &x->now->recent_us[i], us, 0);
         if (timed && x->trace) ATSI_TRY(trace_transfer(x, i, k, us, err));
         k++;
     }
@@ -241,9 +244,8 @@ static enum atsi_status record_transfers(struct atsi_executor *x, struct atsi_er
 }
 
 static enum atsi_status end_recording(struct atsi_executor *x, struct atsi_error *err) {
-    if (!is_recorded(x)) return ATSI_OK;
     ATSI_TRY(record_transfers(x, err));
-    atsi_recorder_end_round(recorder_of(x), &x->now->cost, x->now->recent_us);
+    if (is_recorded(x)) atsi_recorder_end_round(recorder_of(x), &x->now->cost, x->now->recent_us);
     return ATSI_OK;
 }
 

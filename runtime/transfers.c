@@ -17,11 +17,11 @@ struct atsi_transfer_plan {
     struct atsi_transfer_piece *pieces; // [n_pieces]
 };
 
-// Events around a unit's copies, recorded when transfer number `timed_at` was issued.
-struct unit_timing {
+// Events around the copies of a transfer, the n-th under this plan.
+struct timing {
     struct atsi_event *began, *ended;
     bool timed;
-    uint64_t timed_at;
+    uint64_t n;
 };
 
 struct atsi_transfers {
@@ -31,19 +31,22 @@ struct atsi_transfers {
     char *region;
     uint64_t region_bytes;
     uint32_t max_units;
-    struct unit_timing *timing_of; // [max_units]
-    struct atsi_event *reached;    // of the compute stream: where transfers may start
-    struct atsi_event *left;       // of the transfer stream: nothing writes to the region any more
-    char *marks;   // two words of device memory: transfers that have arrived, and that have been consumed
-    uint32_t base; // what both count from under this plan
+    struct timing *timings;     // [ROUNDS_TIMED x max_units]
+    struct atsi_event *reached; // of the compute stream: where transfers may start
+    struct atsi_event *left;    // of the transfer stream: nothing writes to the region any more
+    char *marks;                // two words of device memory: transfers that have arrived, and that have been consumed
+    uint32_t base;              // what both count from under this plan
     const struct atsi_transfer_plan *plan;
     uint64_t n_issued, n_consumed; // since the plan was taken, through all rounds
     bool timing, no_overlap;
 };
 
 enum {
-    CONSUMED_OFFSET = 256 // of the second word, in a cache line of its own
+    CONSUMED_OFFSET = 256, // of the second word, in a cache line of its own
+    ROUNDS_TIMED = 2       // at once: the one at work and the next, further ahead no ring lets transfers go
 };
+
+static uint32_t n_timings(const struct atsi_transfers *t) { return ROUNDS_TIMED * t->max_units; }
 
 static enum atsi_status create_marks(struct atsi_transfers *t, struct atsi_error *err) {
     const struct atsi_device_ops *ops = t->device->ops;
@@ -63,9 +66,9 @@ static enum atsi_status create(struct atsi_transfers *t, struct atsi_error *err)
     ATSI_TRY(ops->stream_create(t->device, &t->stream, err));
     ATSI_TRY(ops->event_create(t->device, false, &t->reached, err));
     ATSI_TRY(ops->event_create(t->device, false, &t->left, err));
-    for (uint32_t i = 0; i < t->max_units; i++) {
-        ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].began, err));
-        ATSI_TRY(ops->event_create(t->device, true, &t->timing_of[i].ended, err));
+    for (uint32_t i = 0; i < n_timings(t); i++) {
+        ATSI_TRY(ops->event_create(t->device, true, &t->timings[i].began, err));
+        ATSI_TRY(ops->event_create(t->device, true, &t->timings[i].ended, err));
     }
     return create_marks(t, err);
 }
@@ -80,9 +83,9 @@ enum atsi_status atsi_transfers_create(const struct atsi_transfers_params *param
                                  .region_bytes = params->temp_bytes,
                                  .max_units = params->max_units,
                                  .no_overlap = params->no_overlap};
-    t->timing_of = calloc(t->max_units, sizeof *t->timing_of);
+    t->timings = calloc(n_timings(t), sizeof *t->timings);
     enum atsi_status status =
-        t->timing_of ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
+        t->timings ? create(t, err) : atsi_fail(err, ATSI_FAILED, "out of memory while creating transfers");
     if (status == ATSI_OK)
         *out = t;
     else
@@ -94,16 +97,16 @@ void atsi_transfers_free(struct atsi_transfers *t) {
     if (!t) return;
     const struct atsi_device_ops *ops = t->device->ops;
     if (t->stream) ops->stream_sync(t->stream, NULL);
-    for (uint32_t i = 0; t->timing_of && i < t->max_units; i++) {
-        if (t->timing_of[i].began) ops->event_destroy(t->timing_of[i].began);
-        if (t->timing_of[i].ended) ops->event_destroy(t->timing_of[i].ended);
+    for (uint32_t i = 0; t->timings && i < n_timings(t); i++) {
+        if (t->timings[i].began) ops->event_destroy(t->timings[i].began);
+        if (t->timings[i].ended) ops->event_destroy(t->timings[i].ended);
     }
     if (t->reached) ops->event_destroy(t->reached);
     if (t->left) ops->event_destroy(t->left);
     if (t->stream) ops->stream_destroy(t->stream);
     if (t->marks) ops->free(t->device, t->marks);
     if (t->region) ops->free(t->device, t->region);
-    free(t->timing_of);
+    free(t->timings);
     free(t);
 }
 
@@ -169,7 +172,7 @@ enum atsi_status atsi_transfers_use(struct atsi_transfers *t, const struct atsi_
     t->base += (uint32_t)t->n_issued; // beyond every mark of the plan before
     t->n_issued = t->n_consumed = 0;
     if (t->ring) atsi_pinned_ring_forget(t->ring);
-    for (uint32_t u = 0; u < t->max_units; u++) t->timing_of[u].timed = false;
+    for (uint32_t i = 0; i < n_timings(t); i++) t->timings[i].timed = false;
     ATSI_TRY(t->device->ops->event_record(t->reached, compute, err));
     return t->device->ops->stream_wait(t->stream, t->reached, err);
 }
@@ -199,12 +202,17 @@ static enum atsi_status copy(struct atsi_transfers *t, uint32_t u, struct atsi_e
     return ATSI_OK;
 }
 
+static struct timing *timing_of(const struct atsi_transfers *t, uint64_t n) {
+    uint32_t a_round = t->plan->n_units;
+    return &t->timings[n / a_round % ROUNDS_TIMED * t->max_units + n % a_round];
+}
+
 static enum atsi_status copy_timed(struct atsi_transfers *t, uint32_t u, struct atsi_error *err) {
-    struct unit_timing *timing = &t->timing_of[u];
+    struct timing *timing = timing_of(t, t->n_issued);
     ATSI_TRY(t->device->ops->event_record(timing->began, t->stream, err));
     ATSI_TRY(copy(t, u, err));
     timing->timed = true;
-    timing->timed_at = t->n_issued;
+    timing->n = t->n_issued;
     return t->device->ops->event_record(timing->ended, t->stream, err);
 }
 
@@ -217,7 +225,7 @@ static enum atsi_status issue_one(struct atsi_transfers *t, uint32_t u, struct a
     // The unit whose space this is; in the first round nobody was there before.
     if (t->n_issued >= back)
         ATSI_TRY(ops->await_mark(t->stream, t->marks + CONSUMED_OFFSET, NULL, mark_of(t, t->n_issued - back), err));
-    ATSI_TRY(t->timing && !t->timing_of[u].timed ? copy_timed(t, u, err) : copy(t, u, err));
+    ATSI_TRY(t->timing ? copy_timed(t, u, err) : copy(t, u, err));
     ATSI_TRY(ops->post_mark(t->stream, t->marks, NULL, mark_of(t, t->n_issued), err));
     t->n_issued++;
     return ATSI_OK;
@@ -288,16 +296,21 @@ enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_erro
 
 void atsi_transfers_time(struct atsi_transfers *t, bool timing) { t->timing = timing; }
 
-enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
+// Of unit u, the transfer that the round behind has consumed.
+static const struct timing *timing_behind(const struct atsi_transfers *t, uint32_t u) {
+    uint64_t n = t->n_consumed - t->plan->n_units + u;
+    const struct timing *timing = timing_of(t, n);
+    return timing->timed && timing->n == n ? timing : NULL;
+}
+
+enum atsi_status atsi_transfers_took(const struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
                                      struct atsi_error *err) {
-    struct unit_timing *timing = &t->timing_of[i_unit];
-    *timed = timing->timed && timing->timed_at < t->n_consumed;
-    if (!*timed) return ATSI_OK;
-    timing->timed = false;
-    return t->device->ops->event_elapsed_us(timing->began, timing->ended, us, err);
+    const struct timing *timing = timing_behind(t, i_unit);
+    *timed = timing != NULL;
+    return timing ? t->device->ops->event_elapsed_us(timing->began, timing->ended, us, err) : ATSI_OK;
 }
 
 enum atsi_status atsi_transfers_began_after(const struct atsi_transfers *t, uint32_t i_unit, struct atsi_event *since,
                                             float *us, struct atsi_error *err) {
-    return t->device->ops->event_elapsed_us(since, t->timing_of[i_unit].began, us, err);
+    return t->device->ops->event_elapsed_us(since, timing_behind(t, i_unit)->began, us, err);
 }

@@ -82,13 +82,12 @@ void atsi_transfers_round_done(struct atsi_transfers *t);
 // Waits for transfers under way.
 enum atsi_status atsi_transfers_drain(struct atsi_transfers *t, struct atsi_error *err);
 
-// With `timing`, transfers started from now on are timed, each once.
+// With `timing`, transfers started from now on are timed.
 void atsi_transfers_time(struct atsi_transfers *t, bool timing);
-// After the compute stream has come to rest: whether unit u of the plan was timed and consumed since the last call, and what its
-// copies took.
-enum atsi_status atsi_transfers_took(struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
+// Between rounds, once the compute stream has come to rest: whether unit u's transfer for the round behind was timed, and what its copies took.
+enum atsi_status atsi_transfers_took(const struct atsi_transfers *t, uint32_t i_unit, bool *timed, float *us,
                                      struct atsi_error *err);
-// Of a unit that took as long: how much later than `since` its copies began; negative where they were ahead of it.
+// Of one that was timed: how much later than `since` its copies began; negative where they were ahead of it.
 enum atsi_status atsi_transfers_began_after(const struct atsi_transfers *t, uint32_t i_unit, struct atsi_event *since,
                                             float *us, struct atsi_error *err);
 

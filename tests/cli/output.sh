@@ -33,9 +33,10 @@ trace_of_transfers() { # a plan whose units travel
     "$B/tools/synth_model" qwen3-14b "$work/wide.gguf" --layers 2 --embd 1024 --heads 8 --kv-heads 2 --head-dim 64 --ff 4096 --vocab-size 512 >/dev/null &&
         "$B/atsi-plan" "$work/wide.gguf" --device "$profile" --vram 6G --ctx 512 --pin "ffn=cpu" --quiet -o "$work/wide.atsp" &&
         seq 64 >"$work/wide.ids" &&
-        "$B/atsi-run" "$work/wide.atsp" --quiet --temp 0 --tokens-in "$work/wide.ids" --print-ids -n 2 --device "sim:$profile" \
+        "$B/atsi-run" "$work/wide.atsp" --quiet --temp 0 --tokens-in "$work/wide.ids" --chunk 40 --print-ids -n 1 --device "sim:$profile" \
             --trace "$work/trace.json" >/dev/null &&
-        jq -e '[.traceEvents[] | select(.ph == "X" and .tid == 4)] | length > 0 and all(.dur > 0 and (.name | test("ffn")))' "$work/trace.json"
+        jq -e '[.traceEvents[] | select(.ph == "X" and .tid == 4)] | length > 0 and all(.dur > 0 and (.name | test("ffn"))) and
+            (group_by(.name) | all(length == 2))' "$work/trace.json" # once a chunk, also the shorter one
 }
 check "--trace of transfers" trace_of_transfers
 no_room() { # OPTION: a limit instead of a full disk. The older file stays, and nothing stands beside it.

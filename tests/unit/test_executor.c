@@ -1,12 +1,15 @@
 // Rounds on CPU and simulated device under random assignments, promotions and stream delays, with weights of which some are not pinned and
-// experts that are resident one by one and exchanged between rounds: the same bits as on the CPU alone.
+// experts that are resident one by one and exchanged between rounds: the same bits as on the CPU alone. And what is noted and traced of them.
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/clock.h"
 #include "runtime/executor_internal.h"
 #include "tests/support/check.h"
 #include "tests/support/small_model.h"
+#include "tests/support/test_temp.h"
 
 enum {
     N_PROMPT = 13,
@@ -289,10 +292,157 @@ static void a_division_for_one_token_refuses_more(void **state) {
     check_division(true);
 }
 
+// ---- waits and transfers ----------------------------------------------------------------------------------------------
+
+// Rounds of one token in which two matrices travel over a slow link (or stand on the device already); the head is on the device.
+struct slow_link {
+    struct test_model m;
+    struct atsi_device *d;
+    struct atsi_device_ops blocking;
+    struct atsi_executor *x;
+    struct atsi_unit_times times[TEST_MODEL_UNITS];
+    float logits[64];
+    uint32_t n_done;
+};
+
+static const char *const travelling[] = {"q", "o"};
+
+static void assign_matrices(struct slow_link *s, enum atsi_promotion promotion) {
+    enum atsi_backend backends[TEST_MODEL_UNITS] = {ATSI_CPU};
+    enum atsi_promotion promotions[TEST_MODEL_UNITS] = {ATSI_NOT_PROMOTED};
+    for (uint32_t u = 0; u < s->m.plan.program.n_units; u++) {
+        const char *name = s->m.plan.program.units[u].name;
+        if (!strcmp(name, "output")) backends[u] = ATSI_GPU;
+        for (size_t i = 0; i < sizeof travelling / sizeof *travelling; i++) {
+            if (strcmp(name, travelling[i])) continue;
+            backends[u] = ATSI_GPU;
+            promotions[u] = promotion;
+        }
+    }
+    struct atsi_assignment a = {backends, promotions, NULL, NULL, 1, NULL};
+    assign(s->x, &a);
+}
+
+static void open_slow_link(struct slow_link *s, bool blocks, struct atsi_trace *trace) {
+    struct atsi_sim_params sim = {.memory_bytes = 256 << 20,
+                                  .h2d_bytes_per_us = 50,
+                                  .d2h_bytes_per_us = 2000,
+                                  .delay_seed = 3,
+                                  .delay_max_us = 60,
+                                  .reference_kernels = true};
+    memset(s, 0, sizeof *s);
+    test_model_build(&s->m);
+    assert_int_equal(atsi_sim_open(&sim, &s->d, NULL), ATSI_OK);
+    s->blocking = *s->d->ops;
+    s->blocking.info = info_of_blocking;
+    plain = s->d->ops;
+    if (blocks) s->d->ops = &s->blocking;
+    test_model_load(&s->m, s->d);
+    for (uint32_t u = 0; u < s->m.plan.program.n_units; u++)
+        s->times[u] = (struct atsi_unit_times){.cpu_us = 100, .gpu_us = 10, .switch_us = 1, .transfer_us = 100};
+    s->m.plan.decode_times = s->m.plan.prefill_times = s->times;
+    s->m.plan.contention = ATSI_CONTENTION_DEFAULT;
+    struct atsi_executor_params params = test_model_params(&s->m, s->d);
+    params.trace = trace;
+    assert_int_equal(atsi_executor_create(&params, &s->x, NULL), ATSI_OK);
+}
+
+static void close_slow_link(struct slow_link *s) {
+    atsi_executor_free(s->x);
+    test_model_unload(&s->m, s->d);
+    s->m.plan.decode_times = s->m.plan.prefill_times = NULL;
+    atsi_plan_free(&s->m.plan);
+}
+
+static double run_token(struct slow_link *s) {
+    const int32_t ids[1] = {1}, outputs[1] = {0};
+    struct rows rows = {s->logits, s->m.plan.program.n_vocab};
+    struct atsi_round_request r = {ids, 1, s->n_done++, outputs, 1, keep_rows, &rows};
+    double started_us = atsi_clock_us();
+    assert_int_equal(atsi_executor_round(s->x, &r, NULL), ATSI_OK);
+    return atsi_clock_us() - started_us;
+}
+
+// What the CPU waited in a round, and of that for what has a transfer before it, decides whether the link or the hand-overs are taken to be slow.
+static void waits_for_transfers_are_told_from_others(void **state) {
+    (void)state;
+    struct slow_link s;
+    open_slow_link(&s, false, NULL);
+    struct atsi_recorder *recorder = atsi_executor_recorder(s.x, true);
+    for (int travels = 0; travels < 2; travels++) {
+        uint32_t n_of_transfers = 0;
+        assign_matrices(&s, travels ? ATSI_PREFETCHED : ATSI_NOT_PROMOTED);
+        for (int i = 0; i < 8; i++) {
+            atsi_recorder_start(recorder);
+            recorder->n_rounds = 2 * ATSI_RECORDER_PERIOD; // as if nothing was to be timed
+            double round_us = run_token(&s);
+            assert_true(s.x->waits_us > 0 && s.x->waits_us < round_us);
+            assert_true(travels || s.x->transfer_waits_us == 0);
+            assert_true(s.x->transfer_waits_us < s.x->waits_us);
+            atsi_executor_note_round(s.x, atsi_prepared_round_time(s.x->now, &recorder->scales) + 1);
+            n_of_transfers += recorder->queued > 1;
+            assert_true((recorder->queued > 1) != (recorder->scales.handover_us > 0));
+        }
+        // Where something else runs beside the test, other waits may be as long in a round.
+        assert_true(travels ? n_of_transfers > 0 : n_of_transfers == 0);
+    }
+    close_slow_link(&s);
+}
+
+// A copy ahead of the next round's work, of what is there already.
+static void hold_up_stream(struct slow_link *s) {
+    uint32_t t = 0;
+    while (strcmp(s->m.plan.program.tensors[t].name, "q")) t++;
+    uint64_t bytes = s->m.plan.program.tensors[t].size_bytes;
+    assert_int_equal(atsi_executor_copy(s->x, s->m.blocks[t], s->m.host[t], bytes, NULL), ATSI_OK);
+}
+
+// Of every round every transfer, one behind the other, also where a round's first event comes late.
+static void check_traced(bool blocks) {
+    enum {
+        N_ROUNDS = 12
+    };
+    static const char span[] =
+        "{\"ph\": \"X\", \"pid\": 1, \"name\": \"%63[^\"]\", \"tid\": 4, \"ts\": %lf, \"dur\": %lf}";
+    char path[TEMP_ROOT_CAP], line[300], name[64];
+    struct slow_link s;
+    struct atsi_trace *trace;
+    uint32_t n = 0;
+    double ended_us = 0, began_us, took_us;
+    temp_file(path);
+    assert_int_equal(atsi_trace_open(&trace, path, NULL), ATSI_OK);
+    open_slow_link(&s, blocks, trace);
+    assign_matrices(&s, ATSI_PREFETCHED);
+    for (int i = 0; i < N_ROUNDS; i++) {
+        if (i % 2) hold_up_stream(&s);
+        run_token(&s);
+    }
+    assert_int_equal(atsi_trace_close(trace, NULL), ATSI_OK);
+    close_slow_link(&s);
+    FILE *f = fopen(path, "r");
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, span, name, &began_us, &took_us) != 3) continue;
+        assert_string_equal(name, travelling[n++ % 2]);
+        assert_true(took_us > 500 && began_us >= ended_us - 0.02); // written to hundredths
+        ended_us = began_us + took_us;
+    }
+    fclose(f);
+    assert_int_equal(n, 2 * N_ROUNDS);
+    assert_int_equal(remove(path), 0);
+}
+
+static void transfers_are_traced(void **state) {
+    (void)state;
+    check_traced(false);
+    check_traced(true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_assignments_give_the_same_bits),
         cmocka_unit_test(a_division_for_one_token_refuses_more),
+        cmocka_unit_test(waits_for_transfers_are_told_from_others),
+        cmocka_unit_test(transfers_are_traced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
