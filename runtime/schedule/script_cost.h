@@ -27,7 +27,7 @@ struct atsi_script_cost {
     double link_bytes;    // of weights that a round moves, by copies and in place
     uint32_t n_transfers;
     uint32_t *waits_for; // [n_transfers] of the region's ring (temp_ring.h)
-    double *consumed_us; // [n_transfers] scratch of atsi_script_time
+    double *consumed_us; // [n_transfers] scratch of atsi_script_times
 };
 
 // How much longer a unit's parts take than its costs at the recorded speeds say; 1 as long as nothing is known.

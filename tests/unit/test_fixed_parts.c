@@ -118,6 +118,56 @@ static void units_know_what_is_fixed(void **state) {
     tear_down(&f);
 }
 
+// ---- what shares a phase ----------------------------------------------------------------------------------------------
+
+static struct atsi_op *product_with(struct fixture *f, const char *tensor) {
+    struct atsi_op *op = f->tiny.plan.program.ops;
+    while (op->tensor[0] == ATSI_NONE || strcmp(f->tiny.plan.program.tensors[op->tensor[0]].name, tensor)) op++;
+    return op;
+}
+
+static struct atsi_unit_times times_of_unit_with(const struct fixture *f, const struct atsi_op *op) {
+    const struct atsi_program *p = &f->tiny.plan.program;
+    struct atsi_unit_times *times = calloc(p->n_units, sizeof *times);
+    atsi_cost_units(&f->tiny.plan, &f->profile, ATSI_DECODE, times, NULL);
+    struct atsi_unit_times found = times[atsi_program_unit_of(p, (uint32_t)(op - p->ops))];
+    free(times);
+    return found;
+}
+
+// k shares q's phase as long as both are large products of one input; v, of the same input, shares that of either.
+static void products_of_other_inputs_have_phases_of_their_own(void **state) {
+    (void)state;
+    enum {
+        AS_IT_IS,
+        OTHER_COLUMNS, // of the same buffer
+        MADE_BETWEEN,
+        SMALL_BEFORE, // is no product that is shared out
+        SMALL,
+        N_CASES
+    };
+    for (int c = AS_IT_IS; c < N_CASES; c++) {
+        struct fixture f;
+        set_up(&f);
+        add_parts(&f, ATSI_CPU, 0.25, 1);
+        struct atsi_op *q = product_with(&f, "blk.0.attn_q.weight"), *k = product_with(&f, "blk.0.attn_k.weight"),
+                       *v = product_with(&f, "blk.0.attn_v.weight");
+        struct atsi_unit_times of_k = times_of_unit_with(&f, k), of_v = times_of_unit_with(&f, v);
+        struct atsi_price price = price_of(&f, ATSI_CPU, k);
+        double others_us = of_k.cpu_us - (price.us - price.fixed_us);
+        assert_true(q < k && k < v && price.fixed_us > 0.1 && others_us > -1e-3);
+        if (c == OTHER_COLUMNS) k->in[0].offset += 1;
+        if (c == MADE_BETWEEN) q->out[1].buffer = k->in[0].buffer;
+        if (c == SMALL_BEFORE) f.tiny.plan.program.tensors[q->tensor[0]].size_bytes = 1024;
+        if (c == SMALL) f.tiny.plan.program.tensors[k->tensor[0]].size_bytes = 1024;
+        price = price_of(&f, ATSI_CPU, k);
+        assert_float_equal(times_of_unit_with(&f, k).cpu_us,
+                           others_us + price.us - (c == AS_IT_IS ? price.fixed_us : 0), 1e-3);
+        assert_float_equal(times_of_unit_with(&f, v).cpu_us, of_v.cpu_us, 1e-3);
+        tear_down(&f);
+    }
+}
+
 static void check_unit(const struct fixture *f, const struct atsi_unit *u, enum atsi_phase phase,
                        const struct atsi_unit_times *t, double joined_us) {
     double us[2] = {0, 0};
@@ -247,6 +297,7 @@ static void parts_over_the_whole_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_know_what_is_fixed),
+        cmocka_unit_test(products_of_other_inputs_have_phases_of_their_own),
         cmocka_unit_test(small_operations_are_joined),
         cmocka_unit_test(predictions_rise_with_what_is_fixed),
         cmocka_unit_test(a_plan_keeps_it),
