@@ -389,6 +389,37 @@ static void waits_for_transfers_are_told_from_others(void **state) {
     close_slow_link(&s);
 }
 
+// Whether a transfer's time was noted in a round of one token, that is itself timed or not.
+static bool notes_transfers(struct slow_link *s, bool times) {
+    const struct atsi_prepared_round *p = s->x->now;
+    struct atsi_recorder *recorder = atsi_executor_recorder(s->x, true);
+    bool any = false;
+    for (uint32_t i = 0; i < p->script.n_actions; i++) p->recent_us[i] = 0;
+    recorder->n_rounds = 2 * ATSI_RECORDER_PERIOD;
+    if (times) atsi_recorder_look(recorder);
+    run_token(s);
+    recorder->n_looks = 0;
+    for (uint32_t i = 0; i < p->script.n_actions; i++)
+        any |= p->script.actions[i].kind == ATSI_ACTION_AWAIT && p->recent_us[i] > 0;
+    return any;
+}
+
+// Those of a round that is timed, in it and, what travelled ahead in it, in the next one.
+static void transfers_are_noted_once(void **state) {
+    (void)state;
+    struct slow_link s;
+    open_slow_link(&s, true, NULL);
+    assign_matrices(&s, ATSI_PREFETCHED);
+    assert_false(notes_transfers(&s, false));
+    for (int i = 0; i < 2; i++) {
+        notes_transfers(&s, true);
+        assert_true(notes_transfers(&s, true));
+        assert_true(notes_transfers(&s, false));
+        for (int k = 0; k < 3; k++) assert_false(notes_transfers(&s, false));
+    }
+    close_slow_link(&s);
+}
+
 // A copy ahead of the next round's work, of what is there already.
 static void hold_up_stream(struct slow_link *s) {
     uint32_t t = 0;
@@ -442,6 +473,7 @@ int main(void) {
         cmocka_unit_test(random_assignments_give_the_same_bits),
         cmocka_unit_test(a_division_for_one_token_refuses_more),
         cmocka_unit_test(waits_for_transfers_are_told_from_others),
+        cmocka_unit_test(transfers_are_noted_once),
         cmocka_unit_test(transfers_are_traced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -208,6 +208,11 @@ static void handovers_that_are_not_seen_are_forgotten(void **state) {
     round.prompt_us = 50000;
     for (int i = 0; i < 60; i++) atsi_recorder_note_round(&recorder, &round);
     assert_true(recorder.scales.handover_us < 20);
+    struct atsi_recorder other = recorder;
+    atsi_recorder_note_round(&recorder, &round);
+    round.prompt_us = 60000; // longer without them: no less than not seen
+    atsi_recorder_note_round(&other, &round);
+    assert_float_equal(other.scales.handover_us, recorder.scales.handover_us, 1e-9);
 }
 
 static void a_hiccup_is_no_load(void **state) {

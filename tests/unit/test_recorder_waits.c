@@ -37,7 +37,8 @@ static void open_crowded_round(struct crowded_round *r) {
     act(r, ATSI_ACTION_GPU, 20);
     act(r, ATSI_ACTION_CONSUMED, 0);
     act(r, ATSI_ACTION_RECORD, 0);
-    act(r, ATSI_ACTION_GPU, 5); // beside the wait
+    act(r, ATSI_ACTION_GPU, 0);
+    r->splits[9].link_us = 5; // read in place, beside the wait
     act(r, ATSI_ACTION_WAIT, 0);
     act(r, ATSI_ACTION_CPU, 40);
     act(r, ATSI_ACTION_GPU, 10);
