@@ -240,8 +240,9 @@ static enum atsi_status open_lookup(struct run *r, struct atsi_error *err) {
     if (atsi_session_most_checked(session) > 1)
         return atsi_lookup_create(session->n_ctx, r->o->n_lookup, &r->lookup, err);
     if (!r->o->quiet)
-        fprintf(stderr, "note: --lookup: this model's tokens cannot be checked several at once here (recurrent states, "
-                        "or experts beside a GPU)\n");
+        fprintf(stderr,
+                "note: --lookup: tokens cannot be checked several at once here (recurrent states, experts beside "
+                "a GPU, or chunks of one token)\n");
     return ATSI_OK;
 }
 

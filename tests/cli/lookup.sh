@@ -72,4 +72,6 @@ done
 # ---- options
 refused() { run demo -p a -n 1 --lookup "$1" 2>"$work/err"; [ $? -eq 2 ] && grep -q -- '--lookup' "$work/err"; }
 check "too many" refused 8
+one_by_one() { "$B/atsi-run" "$work/demo.atsp" --device cpu --temp 0 -p Once -n 5 --chunk 1 --lookup 7 2>&1 >/dev/null | grep -q '^note: --lookup: .*chunks of one token'; }
+check "chunks of one token: the line says so" one_by_one
 check "none" same demo --device cpu --temp 0 -p "Once" -n 5 --lookup 0
