@@ -193,6 +193,10 @@ void atsi_report_stats(FILE *f, const struct atsi_session *session, const struct
 
 void atsi_report_lookup(FILE *f, const struct atsi_lookup *lookup) {
     const struct atsi_lookup_pace *p = &lookup->pace;
+    if (lookup->n_rounds == 0) {
+        fputs("lookup   nothing was guessed\n", f);
+        return;
+    }
     fprintf(f,
             "lookup   %llu tokens guessed in %llu rounds, %llu of them right, %.0f %% lately; a round of one token "
             "%.2f ms, "
