@@ -32,7 +32,7 @@ static uint32_t n_read(const struct generation *g) { return g->session->n_past -
 // Wrong guesses leave the session.
 static void drop_guesses(struct generation *g) {
     if (g->ahead.n > g->ahead.n_right)
-        (void)atsi_session_truncate(g->session, n_read(g)); // most_checked says that it can
+        (void)atsi_session_truncate(g->session, n_read(g)); // lookup->n_most says that it can
     g->ahead.n = g->ahead.n_right = 0;
 }
 
@@ -70,9 +70,7 @@ static bool is_interrupted(const struct atsi_session *s) { return s->stop && *s-
 // How many guesses the round that reads the newest token should have; they stand in g->ahead.ids. n_left: tokens that may come yet.
 static uint32_t guess(struct generation *g, int64_t n_left) {
     struct atsi_lookup *l = g->params->lookup;
-    uint32_t most = atsi_session_most_checked(g->session), room = g->session->n_ctx - g->session->n_past;
-    uint32_t n = most > 0 ? most - 1 : 0;
-    if (n > l->n_most) n = l->n_most;
+    uint32_t n = l->n_most, room = g->session->n_ctx - g->session->n_past;
     if (n_left >= 0 && n > n_left - 1) n = n_left > 0 ? (uint32_t)n_left - 1 : 0;
     if (n >= room) n = room - 1;
     n = atsi_lookup_guess(l, g->ahead.ids + 1, n);

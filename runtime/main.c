@@ -237,8 +237,9 @@ static enum atsi_status open_sampler(struct run *r, struct atsi_error *err) {
 static enum atsi_status open_lookup(struct run *r, struct atsi_error *err) {
     const struct atsi_session *session = r->loaded.session;
     if (!r->o->n_lookup) return ATSI_OK;
-    if (atsi_session_most_checked(session) > 1)
-        return atsi_lookup_create(session->n_ctx, r->o->n_lookup, &r->lookup, err);
+    uint32_t most = atsi_session_most_checked(session); // the newest token among them
+    if (most > 1)
+        return atsi_lookup_create(session->n_ctx, r->o->n_lookup < most ? r->o->n_lookup : most - 1, &r->lookup, err);
     if (!r->o->quiet)
         fprintf(stderr,
                 "note: --lookup: tokens cannot be checked several at once here (recurrent states, experts beside "

@@ -142,28 +142,31 @@ static enum atsi_status assign_round(struct atsi_session *s, uint32_t n_tokens, 
     return atsi_exchange_before_round(s->exchange, n_tokens, err);
 }
 
+// One round of the next n tokens, the last n_outputs of which give logits, under an assignment for n_assigned.
+static enum atsi_status read_round(struct atsi_session *s, const int32_t *ids, uint32_t n, uint32_t n_outputs,
+                                   uint32_t n_assigned, struct logits_sink *sink, struct atsi_error *err) {
+    struct atsi_round_request r = {.token_ids = ids,
+                                   .n_tokens = n,
+                                   .first_pos = s->n_past,
+                                   .output_rows = s->output_rows,
+                                   .n_outputs = n_outputs,
+                                   .on_logits = take_logits,
+                                   .context = sink};
+    for (uint32_t i = 0; i < n_outputs; i++) s->output_rows[i] = (int32_t)(n - n_outputs + i);
+    if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
+    ATSI_TRY(follow_reserve(s, err));
+    ATSI_TRY(assign_round(s, n_assigned, err));
+    if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
+    return run_round(s, &r, err);
+}
+
 enum atsi_status atsi_session_append(struct atsi_session *s, const int32_t *ids, uint32_t n, atsi_on_logits *on_logits,
                                      void *context, struct atsi_error *err) {
     ATSI_TRY(check_tokens(s, ids, n, err));
-    struct logits_sink sink = {s, on_logits, context, 0};
     for (uint32_t done = 0; done < n;) {
-        uint32_t n_round = n - done < s->chunk ? n - done : s->chunk;
-        uint32_t first_output = on_logits ? 0 : n_round - 1,
-                 n_outputs = on_logits || done + n_round == n ? n_round - first_output : 0;
-        for (uint32_t i = 0; i < n_outputs; i++) s->output_rows[i] = (int32_t)(first_output + i);
-        struct atsi_round_request r = {.token_ids = ids + done,
-                                       .n_tokens = n_round,
-                                       .first_pos = s->n_past,
-                                       .output_rows = s->output_rows,
-                                       .n_outputs = n_outputs,
-                                       .on_logits = take_logits,
-                                       .context = &sink};
-        sink.first = done;
-        if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-        ATSI_TRY(follow_reserve(s, err));
-        ATSI_TRY(assign_round(s, n_round, err));
-        if (s->reserve) s->reserve->pending_bytes = 0; // the states have their places now
-        ATSI_TRY(run_round(s, &r, err));
+        uint32_t n_round = n - done < s->chunk ? n - done : s->chunk, last = done + n_round == n;
+        struct logits_sink sink = {s, on_logits, context, done};
+        ATSI_TRY(read_round(s, ids + done, n_round, on_logits ? n_round : last, n_round, &sink, err));
         done += n_round;
     }
     return ATSI_OK;
@@ -186,19 +189,8 @@ uint32_t atsi_session_most_checked(const struct atsi_session *s) {
 enum atsi_status atsi_session_check(struct atsi_session *s, const int32_t *ids, uint32_t n, const float **rows,
                                     struct atsi_error *err) {
     struct logits_sink sink = {s, NULL, NULL, 0};
-    struct atsi_round_request r = {.token_ids = ids,
-                                   .n_tokens = n,
-                                   .first_pos = s->n_past,
-                                   .output_rows = s->output_rows,
-                                   .n_outputs = n,
-                                   .on_logits = take_logits,
-                                   .context = &sink};
     ATSI_TRY(check_tokens(s, ids, n, err));
-    for (uint32_t i = 0; i < n; i++) s->output_rows[i] = (int32_t)i;
-    if (s->stop && *s->stop) return atsi_fail(err, ATSI_INTERRUPTED, "interrupted");
-    ATSI_TRY(follow_reserve(s, err));
-    ATSI_TRY(assign_round(s, 1, err));
-    ATSI_TRY(run_round(s, &r, err));
+    ATSI_TRY(read_round(s, ids, n, n, 1, &sink, err));
     *rows = s->last_logits - (size_t)(n - 1) * s->plan->program.n_vocab;
     return ATSI_OK;
 }
