@@ -506,6 +506,7 @@ extern "C" enum atsi_status atsi_cuda_open(struct atsi_device **out, struct atsi
         return outcome;
     }
     nvml_open(d);
+    open_marks(d);
     *out = &d->base;
     return ATSI_OK;
 }

@@ -1,5 +1,5 @@
-// driver.cu: what only the driver's management library knows: the memory that it counts for this process, and the card's free memory
-// without asking the CUDA context.
+// driver.cu: calls of the driver that the runtime does not wrap; and what only the driver's management library knows: the memory
+// that it counts for this process, and the card's free memory without asking the CUDA context.
 //
 // libnvidia-ml comes with the driver and may be missing, so it is opened at run time; the few declarations below are its
 // stable C interface (nvml.h).
@@ -37,6 +37,14 @@ bool find_device(const struct cuda_device *d, nvml_device *device) {
 }
 
 } // namespace
+
+void *cuda_driver_call(const char *name, unsigned version) {
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void *address = NULL;
+    cudaError_t status = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? address : NULL;
+}
 
 struct nvml_card {
     nvml_device device;

@@ -6,6 +6,7 @@
 #ifndef ATSI_KERNELS_CUDA_INTERNAL_H
 #define ATSI_KERNELS_CUDA_INTERNAL_H
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -53,6 +54,12 @@ struct acts_key {
     uint64_t offset; // where they begin in scratch.acts
 };
 
+// The driver's memory operations of streams (cuda.h), NULL where it has none.
+struct mark_calls {
+    CUresult (*write)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+    CUresult (*wait)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+};
+
 struct cuda_device {
     struct atsi_device base;
     struct atsi_error sticky; // status ATSI_OK: healthy
@@ -64,6 +71,7 @@ struct cuda_device {
     struct acts_key acts;        // contents of scratch.acts, in stream order
     void *nvml;                  // dlopen handle, NULL without
     struct nvml_card *nvml_card; // for looks at the free memory; NULL: the runtime is asked
+    struct mark_calls mark_calls;
 };
 
 struct waiting; // waiting.h
@@ -102,6 +110,10 @@ static inline struct launch_stream launch_stream_of(struct atsi_stream *s) {
 // writes it (add, norm in place). ATSI_FAILED only for what the kernels do not support, named in the message.
 
 // Every file also loads its kernels when asked, so that none loads during generation.
+
+void open_marks(struct cuda_device *d); // marks.cu: finds the driver's calls
+// driver.cu: a function of the driver's library as of that version (11020: 11.2); NULL: it has none.
+void *cuda_driver_call(const char *name, unsigned version);
 
 // elementwise.cu
 cudaError_t load_elementwise(void);

@@ -40,12 +40,8 @@ struct cuda_range *range_of(struct atsi_range *r) {
 }
 
 template <class F> bool find_call(const char *name, F *call) {
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *address = NULL;
-    cudaError_t status = cudaGetDriverEntryPointByVersion(name, &address, 11020, cudaEnableDefault, &found);
-    if (status != cudaSuccess) (void)cudaGetLastError();
-    *call = (F)address;
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess && address != NULL;
+    *call = (F)cuda_driver_call(name, 11020);
+    return *call != NULL;
 }
 
 bool find_calls(struct driver_calls *c) {
