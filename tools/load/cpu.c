@@ -46,6 +46,9 @@ static uint64_t compute_piece(uint64_t x) {
 static void compute(struct worker *w) {
     const struct load_params *p = w->load->params;
     uint64_t x = 1;
+    // Threads that begin together leave all processors free together, until they have drifted apart some seconds later.
+    double phase = (double)(compute_piece((uint64_t)(w - w->load->workers) + 1) >> 11) * 0x1p-53;
+    load_sleep_until_us(atsi_clock_us() + phase * LOAD_PERIOD_US);
     while (!atomic_load(w->load->stop)) {
         double began_us = atsi_clock_us(), now_us = began_us;
         for (; now_us - began_us < p->cpu_share * LOAD_PERIOD_US; now_us = atsi_clock_us()) x = compute_piece(x);
