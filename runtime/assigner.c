@@ -37,35 +37,24 @@ struct atsi_assigner {
     uint32_t n_replaced;
 };
 
-// The assignment of a job for a use, and what its rounds should take. Streams of single tokens that should take longer than rounds in
-// which nothing moves are such rounds: the scheduler's model knows the copies, the forecast also how both sides wait for each other.
+// The assignment of a job for a use, and what its rounds should take.
 static enum atsi_status decide(struct atsi_assigner *a, const struct atsi_assigner_job *job, enum atsi_link_use use,
                                struct atsi_assignment *out, double *forecast_us, struct atsi_error *err) {
-    bool may_rest = use == ATSI_LINK_STREAMS && job->n_tokens == 1 && atsi_dispatcher_is_dynamic(a->dispatcher);
-    double resting_us = INFINITY;
-    if (may_rest) {
-        atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
-        ATSI_TRY(atsi_executor_forecast(a->executor, out, &job->now, &resting_us, err));
-    }
     ATSI_TRY(atsi_dispatcher_decide(a->dispatcher, job->n_tokens, use, &job->wish.scales, job->factors, out, err));
-    ATSI_TRY(atsi_executor_forecast(a->executor, out, &job->now, forecast_us, err));
-    if (resting_us >= *forecast_us) return ATSI_OK;
-    atsi_dispatcher_rest(a->dispatcher, job->n_tokens, out);
-    *forecast_us = resting_us;
-    return ATSI_OK;
+    return atsi_executor_forecast(a->executor, out, &job->now, forecast_us, err);
 }
 
 // Decides for the use whose rounds should be the shortest. A decision stands until the next, so one that is not the last is made again.
 static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job *job, struct atsi_assignment *out,
                                double *forecast_us, struct atsi_error *err) {
     double best_us = INFINITY;
-    for (int use = 0; use < ATSI_LINK_USES; use++) {
+    for (int use = ATSI_LINK_USES - 1; use >= 0; use--) { // streams take the longest to decide
         ATSI_TRY(decide(a, job, (enum atsi_link_use)use, out, forecast_us, err));
         if (*forecast_us >= best_us) continue;
         best_us = *forecast_us;
         job->wish.use = (enum atsi_link_use)use;
     }
-    bool stands = (int)job->wish.use == ATSI_LINK_USES - 1;
+    bool stands = job->wish.use == 0;
     return stands ? ATSI_OK : decide(a, job, job->wish.use, out, forecast_us, err);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "formats/base/clock.h"
+#include "runtime/refine.h"
 #include "runtime/schedule/script.h"
 #include "runtime/schedule/shares.h"
 
@@ -13,6 +14,7 @@ struct atsi_dispatcher {
     bool no_split_rows;
     struct atsi_scheduler *scheduler; // NULL: static placement
     struct atsi_schedule_unit *units; // [n_units]
+    bool *streamed;                   // [n_units] scratch
     enum atsi_backend *homes;         // [n_units]
     enum atsi_travel *travel;         // [n_units]
     double staged_slowdown;
@@ -39,6 +41,7 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
                                   .no_split_rows = params->no_split_rows,
                                   .staged_slowdown = params->staged_slowdown};
     d->units = calloc(n, sizeof *d->units);
+    d->streamed = calloc(n, sizeof *d->streamed);
     d->homes = calloc(n, sizeof *d->homes);
     d->travel = calloc(n, sizeof *d->travel);
     d->warm[0] = calloc(n, sizeof *d->warm[0]);
@@ -47,8 +50,8 @@ enum atsi_status atsi_dispatcher_create(const struct atsi_dispatcher_params *par
     d->promotions = calloc(n, sizeof *d->promotions);
     d->gpu_share = calloc(n, sizeof *d->gpu_share);
     d->divisions = calloc(n, sizeof *d->divisions);
-    bool complete = d->gpu_share && d->divisions && d->units && d->homes && d->travel && d->warm[0] && d->warm[1] &&
-                    d->backends && d->promotions;
+    bool complete = d->gpu_share && d->divisions && d->units && d->streamed && d->homes && d->travel && d->warm[0] &&
+                    d->warm[1] && d->backends && d->promotions;
     enum atsi_status status =
         complete ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory while creating the dispatcher");
     for (uint32_t u = 0; status == ATSI_OK && u < n; u++)
@@ -65,6 +68,7 @@ void atsi_dispatcher_free(struct atsi_dispatcher *d) {
     if (!d) return;
     atsi_scheduler_free(d->scheduler);
     free(d->units);
+    free(d->streamed);
     free(d->homes);
     free(d->travel);
     free(d->warm[0]);
@@ -96,10 +100,10 @@ static void stay_home(struct atsi_dispatcher *d) {
     }
 }
 
-static void promote(struct atsi_dispatcher *d, const uint8_t *assignment, uint32_t n_tokens) {
+static void promote(struct atsi_dispatcher *d, const bool *streamed, uint32_t n_tokens) {
     for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         const struct atsi_unit *unit = &d->plan.program.units[u];
-        if (d->homes[u] == ATSI_GPU || assignment[u] != ATSI_GPU) continue;
+        if (!streamed[u]) continue;
         d->backends[u] = ATSI_GPU;
         d->promotions[u] = atsi_unit_runs_in_place(unit, n_tokens) ? ATSI_IN_PLACE : ATSI_PREFETCHED;
         d->last.n_promoted++;
@@ -127,38 +131,58 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d) {
     return false;
 }
 
-// The round as the plan has it, but for where units are now. What cannot travel does not fit the temporary region. Rounds of one token
-// that stream do so beside the CPU; shares are divided with that in mind (shares.h).
-static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
-                       const struct atsi_scales *scales, const struct atsi_unit_factors *factors) {
-    uint64_t temp_bytes = d->plan.limits.temp_bytes;
-    struct atsi_scales contended = atsi_scales_contended(&d->plan, scales);
-    bool contends = n_tokens == 1 && use == ATSI_LINK_STREAMS;
-    atsi_round_units(&d->plan, n_tokens, temp_bytes, contends ? &contended : scales, d->units);
-    if (contends) atsi_units_read_in_place(&d->plan, d->units);
+// What copies through a ring of pinned memory take, and where units are now. What cannot travel does not fit the temporary region.
+static void adapt_units(struct atsi_dispatcher *d, uint32_t n_tokens) {
     for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
         d->units[u].home = d->homes[u];
-        if (factors) {
-            d->units[u].t_cpu_us *= factors[u].cpu;
-            d->units[u].cpu_fixed_us *= factors[u].cpu;
-        }
         if (d->travel[u] == ATSI_TRAVELS_STAGED) d->units[u].transfer_us *= d->staged_slowdown;
         if (d->homes[u] == ATSI_CPU && !atsi_travels_for(d->travel[u], n_tokens))
-            d->units[u].size_bytes = temp_bytes + 1;
+            d->units[u].size_bytes = d->plan.limits.temp_bytes + 1;
     }
 }
 
-static enum atsi_status stream(struct atsi_dispatcher *d, const struct atsi_schedule_instance *inst, uint32_t n_tokens,
-                               struct atsi_error *err) {
+// The round as the plan has it, but for where units are now. Rounds of one token that stream do so beside the CPU; shares are divided with
+// that in mind (shares.h).
+static void list_units(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
+                       const struct atsi_scales *scales, const struct atsi_unit_factors *factors) {
+    struct atsi_scales contended = atsi_scales_contended(&d->plan, scales);
+    bool contends = n_tokens == 1 && use == ATSI_LINK_STREAMS;
+    atsi_round_units(&d->plan, n_tokens, d->plan.limits.temp_bytes, contends ? &contended : scales, d->units);
+    if (contends) atsi_units_read_in_place(&d->plan, d->units);
+    adapt_units(d, n_tokens);
+    for (uint32_t u = 0; factors && u < d->plan.program.n_units; u++) {
+        d->units[u].t_cpu_us *= factors[u].cpu;
+        d->units[u].cpu_fixed_us *= factors[u].cpu;
+    }
+}
+
+static enum atsi_status schedule(struct atsi_dispatcher *d, uint32_t n_tokens, struct atsi_error *err) {
+    struct atsi_schedule_instance inst = {d->plan.limits.temp_bytes, d->plan.program.n_units, d->units};
     struct atsi_schedule schedule;
     int phase = n_tokens > 1;
     ATSI_TRY(
-        atsi_scheduler_run(d->scheduler, inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
-    for (uint32_t u = 0; u < d->plan.program.n_units; u++) d->warm[phase][u] = schedule.assignment[u];
+        atsi_scheduler_run(d->scheduler, &inst, d->policy, d->is_warm[phase] ? d->warm[phase] : NULL, &schedule, err));
+    for (uint32_t u = 0; u < d->plan.program.n_units; u++) {
+        d->warm[phase][u] = schedule.assignment[u];
+        d->streamed[u] = d->homes[u] == ATSI_CPU && schedule.assignment[u] == ATSI_GPU;
+    }
     d->is_warm[phase] = true;
-    promote(d, schedule.assignment, n_tokens);
     d->last.scheduled_us = schedule.total_us;
     d->last.lower_bound_us = schedule.lower_bound_us;
+    return ATSI_OK;
+}
+
+static enum atsi_status stream(struct atsi_dispatcher *d, uint32_t n_tokens, const struct atsi_scales *scales,
+                               struct atsi_error *err) {
+    ATSI_TRY(schedule(d, n_tokens, err));
+    if (n_tokens == 1 && d->policy == ATSI_POLICY_FIFO) {
+        const struct atsi_refinement refinement = {&d->plan, d->homes, d->units, scales};
+        double round_us;
+        atsi_round_units(&d->plan, 1, d->plan.limits.temp_bytes, NULL, d->units);
+        adapt_units(d, 1);
+        ATSI_TRY(atsi_refine(&refinement, d->streamed, &round_us, err));
+    }
+    promote(d, d->streamed, n_tokens);
     return ATSI_OK;
 }
 
@@ -169,25 +193,16 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     d->last = (struct atsi_decision){0};
     stay_home(d);
     if (d->scheduler) {
-        struct atsi_schedule_instance inst = {d->plan.limits.temp_bytes, d->plan.program.n_units, d->units};
         list_units(d, n_tokens, use, scales, n_tokens == 1 ? factors : NULL);
         if (use != ATSI_LINK_STREAMS && n_tokens == 1)
             share(d, factors);
         else
-            ATSI_TRY(stream(d, &inst, n_tokens, err));
+            ATSI_TRY(stream(d, n_tokens, scales, err));
     }
     *out = (struct atsi_assignment){d->backends,  d->promotions, d->gpu_share,
                                     d->divisions, n_tokens,      d->plan.resident_experts};
     d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
-}
-
-void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct atsi_assignment *out) {
-    double deciding_us = d->last.deciding_us;
-    stay_home(d);
-    d->last = (struct atsi_decision){.deciding_us = deciding_us};
-    *out = (struct atsi_assignment){d->backends,  d->promotions, d->gpu_share,
-                                    d->divisions, n_tokens,      d->plan.resident_experts};
 }
 
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d) {

@@ -40,12 +40,11 @@ bool atsi_dispatcher_is_dynamic(const struct atsi_dispatcher *d);
 bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
 
 // The assignment of a round of n_tokens under the given speeds. `use` and `factors` ([n_units], NULL: 1 each) matter for single tokens only.
+// Streams of single tokens are scheduled, then refined (runtime/refine.h) but for ATSI_POLICY_PAPER.
 // The arrays belong to the dispatcher and hold until its next call.
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
                                         const struct atsi_scales *scales, const struct atsi_unit_factors *factors,
                                         struct atsi_assignment *out, struct atsi_error *err);
-// The assignment in which nothing moves: every unit where it is at home. The arrays as above.
-void atsi_dispatcher_rest(struct atsi_dispatcher *d, uint32_t n_tokens, struct atsi_assignment *out);
 // Of the last decision: the scheduler's end of the round and its lower bound (0 where units are shared), promoted and shared units, and
 // what deciding took.
 struct atsi_decision {

@@ -127,16 +127,26 @@ static void note_queue(struct atsi_recorder *r, const struct atsi_recorder_round
     r->scales.link = r->link * r->queued;
 }
 
+// Where a round took longer than even they explain, nothing is forgotten.
 static void note_handovers(struct atsi_recorder *r, const struct atsi_recorder_round *round, double left_us) {
     if (round->n_handovers == 0) return;
-    double seen = seen_part(round->expected.round_us - round->prompt_us, r->scales.handover_us * round->n_handovers),
+    double seen = left_us > 0 ? 1
+                              : seen_part(round->expected.round_us - round->prompt_us,
+                                          r->scales.handover_us * round->n_handovers),
            kept_us = r->scales.handover_us * (1 - handover_forgetting * (1 - seen));
     r->scales.handover_us = fmax(0, kept_us + handover_weight * left_us / round->n_handovers);
+}
+
+// Where no other wait tells them from hand-overs: whoever has its turns between the transfers has some in the middle of them, too, and slows them
+// down from their beginning to their end. So they wait for no more than that.
+static bool may_queue_longer(const struct atsi_recorder *r, const struct atsi_recorder_round *round) {
+    return round->n_waits > round->n_transfer_waits || r->queued < r->link;
 }
 
 void atsi_recorder_note_round(struct atsi_recorder *r, const struct atsi_recorder_round *round) {
     if (r->n_rounds <= 1 || !(round->expected.round_us > 0)) return;
     double waits_us = left_of_waits(round);
+    if (waits_us > 0 && !may_queue_longer(r, round)) waits_us = 0;
     note_handovers(r, round, round->took.round_us - round->expected.round_us - waits_us);
     note_queue(r, round, waits_us);
 }

@@ -180,20 +180,20 @@ static bool is_same(const struct atsi_tuner_wish *a, const struct atsi_tuner_wis
 }
 
 static void remember(struct atsi_tuner *t, const struct atsi_tuner_wish *wish, const struct atsi_scales *speeds,
-                     uint32_t weight) {
-    t->memory[t->i_memory] = (struct atsi_tuner_memory){*wish, *speeds, t->n_recorded, weight};
+                     bool tried) {
+    t->memory[t->i_memory] = (struct atsi_tuner_memory){*wish, *speeds, t->n_recorded, tried};
     t->i_memory = (t->i_memory + 1) % ATSI_TUNER_MEMORY;
 }
 
-// How much was in vain, under what is at work, at speeds that deviate by less than that, and not long ago.
-static uint32_t in_vain(const struct atsi_tuner *t, double nearness) {
-    uint32_t weight = 0;
+// How often that was in vain, in trials or by forecasts, under what is at work, at speeds that deviate by less than that, and not long ago.
+static uint32_t in_vain(const struct atsi_tuner *t, bool tried, double nearness) {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < ATSI_TUNER_MEMORY; i++) {
         const struct atsi_tuner_memory *m = &t->memory[i];
         if (m->round == 0 || t->n_recorded - m->round > ATSI_TUNER_LONGEST || !is_same(&m->wish, &t->at_work)) continue;
-        if (atsi_scales_deviation(&m->speeds, &t->now) < nearness) weight += m->weight;
+        n += m->tried == tried && atsi_scales_deviation(&m->speeds, &t->now) < nearness;
     }
-    return weight;
+    return n;
 }
 
 // ---- trials -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ static void note_outcome(struct atsi_tuner *t, bool is_better) {
     t->follow_wait = is_new                                     ? ATSI_TUNER_SECOND
                      : t->follow_wait < 2 * ATSI_TUNER_PATIENCE ? 2 * t->follow_wait
                                                                 : t->follow_wait;
-    if (!is_better) remember(t, &t->results[0].wish, &t->began_at, t->n_results > 1 ? 1 : enough_in_vain);
+    if (!is_better) remember(t, &t->results[0].wish, &t->began_at, t->n_results > 1);
 }
 
 static bool settle(struct atsi_tuner *t) {
@@ -411,7 +411,8 @@ static bool look_back(struct atsi_tuner *t, bool as_it_was) {
     bool as_at_home = is_as_at_home(t);
     if (are_alike(t, &t->at_work, &t->home) || (as_it_was && !as_at_home)) return false;
     if (t->n_settled < (as_at_home ? t->follow_wait : ATSI_TUNER_PATIENCE + t->follow_wait)) return false;
-    return in_vain(t, t->params.epsilon / 3) == 0 && follow(t, 1, "speeds have changed somewhat");
+    bool was_in_vain = in_vain(t, true, t->params.epsilon / 3) + in_vain(t, false, t->params.epsilon / 3) > 0;
+    return !was_in_vain && follow(t, 1, "speeds have changed somewhat");
 }
 
 // Something like it was tried lately, and is not at work.
@@ -513,11 +514,13 @@ static bool watch(struct atsi_tuner *t) {
     if (t->n_deviating == 0) return !t->is_noisy && improve(t, median_us, steady);
     if (!is_certain(t, steady)) return false;
     t->n_deviating = 0;
-    uint32_t weight = in_vain(t, (t->is_noisy ? 2 : 1) * t->params.epsilon);
-    if (weight >= enough_in_vain) return false;
-    if (!other_times && t->n_settled < t->follow_wait) return false;
+    double nearness = (t->is_noisy ? 2 : 1) * t->params.epsilon;
+    uint32_t n_lost = in_vain(t, true, nearness), n_declined = in_vain(t, false, nearness);
+    if (n_lost >= enough_in_vain || in_vain(t, false, nearness / 2) > 0) return false;
+    if ((!other_times || n_declined > 0) && t->n_settled < t->follow_wait) return false;
+    if (n_lost + n_declined == 0) t->follow_wait = ATSI_TUNER_SECOND; // a change that is new
     bool other_speeds = atsi_scales_deviation(&t->reference, &t->now) > t->params.epsilon;
-    return follow(t, weight ? 0.5 : 1, other_speeds ? "speeds have changed" : "rounds take another time");
+    return follow(t, n_lost > 0 ? 0.5 : 1, other_speeds ? "speeds have changed" : "rounds take another time");
 }
 
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales) {

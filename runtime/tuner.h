@@ -60,7 +60,7 @@ struct atsi_tuner_memory {
     struct atsi_tuner_wish wish;
     struct atsi_scales speeds;
     uint64_t round; // n_recorded then; 0: free
-    uint32_t weight;
+    bool tried;     // and it took longer; else nothing was promised enough to be tried
 };
 
 struct atsi_tuner {

@@ -32,11 +32,10 @@ static double big_bytes(const struct atsi_program *p, const struct atsi_op *op) 
     return bytes;
 }
 
-// The part of its unit's time that an operation takes: by bytes where the unit has matrices, else alike.
-static double weight_in_unit(const struct atsi_program *p, const struct atsi_unit *u, uint32_t i_op) {
-    double all = 0;
-    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) all += big_bytes(p, &p->ops[i]);
-    return all > 0 ? big_bytes(p, &p->ops[i_op]) / all : 1.0 / u->n_ops;
+static double unit_bytes(const struct atsi_program *p, const struct atsi_unit *u) {
+    double bytes = 0;
+    for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) bytes += big_bytes(p, &p->ops[i]);
+    return bytes;
 }
 
 struct builder {
@@ -46,8 +45,30 @@ struct builder {
     uint32_t n_tokens;
     double beside_link, in_place, beside_cpu; // how much slower both sides are for sharing the host's memory
     bool waits_for_transfer;                  // the steps at hand read what an AWAIT brought
+    uint32_t unit;                            // of the step at hand
+    double unit_bytes;                        // of its matrices
     struct atsi_script_cost *out;
 };
+
+static bool is_in_unit(const struct atsi_unit *u, uint32_t i_op) {
+    return i_op - u->first_op < u->n_ops; // unsigned: one before wraps
+}
+
+// Most steps are of the unit of the step before, or of the next one.
+static uint32_t find_unit(struct builder *b, uint32_t i_op) {
+    const struct atsi_program *p = &b->plan->program;
+    if (is_in_unit(&p->units[b->unit], i_op)) return b->unit;
+    bool is_next = b->unit + 1 < p->n_units && is_in_unit(&p->units[b->unit + 1], i_op);
+    b->unit = is_next ? b->unit + 1 : atsi_program_unit_of(p, i_op);
+    b->unit_bytes = unit_bytes(p, &p->units[b->unit]);
+    return b->unit;
+}
+
+// The part of the time of the unit at hand that an operation takes: by bytes where the unit has matrices, else alike.
+static double weight_in_unit(const struct builder *b, uint32_t i_op) {
+    const struct atsi_program *p = &b->plan->program;
+    return b->unit_bytes > 0 ? big_bytes(p, &p->ops[i_op]) / b->unit_bytes : 1.0 / p->units[b->unit].n_ops;
+}
 
 static bool uses_link(const struct atsi_script *s) {
     for (uint32_t i = 0; i < s->n_steps; i++)
@@ -109,11 +130,9 @@ static double all_slots_us(const struct builder *b, const struct atsi_step *s, u
 }
 
 // *fetch_us: what a step fetches takes the link for, beside the steps behind it.
-static void add_step(const struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost,
-                     double *fetch_us) {
-    const struct atsi_program *p = &b->plan->program;
-    uint32_t u = atsi_program_unit_of(p, s->op);
-    double weight = weight_in_unit(p, &p->units[u], s->op);
+static void add_step(struct builder *b, const struct atsi_step *s, struct atsi_split_cost *cost, double *fetch_us) {
+    uint32_t u = find_unit(b, s->op);
+    double weight = weight_in_unit(b, s->op);
     const struct atsi_schedule_unit *unit = &b->units[u];
     struct step_work work = work_of_step(b, s, u);
     if (s->backend == ATSI_CPU)
@@ -131,11 +150,10 @@ static void add_step(const struct builder *b, const struct atsi_step *s, struct 
         cost->link_us += (float)link_us;
 }
 
-static void add_cpu_action(const struct builder *b, uint32_t i_action) {
+static void add_cpu_action(struct builder *b, uint32_t i_action) {
     const struct atsi_action *a = &b->script->actions[i_action];
     const struct atsi_step *first = &b->script->steps[a->first];
-    uint32_t u = atsi_program_unit_of(&b->plan->program, first->op);
-    double any = first->by_token ? divided_work(b, u).any_on_cpu : 1;
+    double any = first->by_token ? divided_work(b, find_unit(b, first->op)).any_on_cpu : 1;
     b->out->splits[i_action].cpu_us = (float)(any * b->plan->cpu_start_us);
     double fetch_us = 0; // the CPU fetches nothing
     for (uint32_t i = a->first; i < a->first + a->n; i++)
@@ -143,11 +161,10 @@ static void add_cpu_action(const struct builder *b, uint32_t i_action) {
 }
 
 // The steps behind an AWAIT tell which unit it waits for.
-static void add_transfer(const struct builder *b, uint32_t i_action) {
+static void add_transfer(struct builder *b, uint32_t i_action) {
     for (uint32_t i = i_action + 1; i < b->script->n_actions; i++)
         if (b->script->actions[i].kind == ATSI_ACTION_GPU) {
-            uint32_t op = b->script->steps[b->script->actions[i].first].op;
-            uint32_t u = atsi_program_unit_of(&b->plan->program, op);
+            uint32_t u = find_unit(b, b->script->steps[b->script->actions[i].first].op);
             b->out->splits[i_action].link_us = (float)(b->units[u].transfer_us * b->beside_cpu);
             b->out->link_bytes += bytes_over_link(b, u);
             return;
@@ -155,7 +172,7 @@ static void add_transfer(const struct builder *b, uint32_t i_action) {
 }
 
 // A run ends with what it fetches: what that takes longer than the steps behind it is the link's.
-static void add_run(const struct builder *b, uint32_t first, uint32_t n) {
+static void add_run(struct builder *b, uint32_t first, uint32_t n) {
     struct atsi_split_cost *cost = &b->out->splits[first];
     double fetch_us = 0, before_us = 0;
     for (uint32_t k = first; k < first + n; k++) {
@@ -191,11 +208,12 @@ static double sum_uneven_us(const struct builder *b) {
     int32_t router = ATSI_NONE;
     for (uint32_t i = 0; i < b->script->n_steps; i++) {
         const struct atsi_step *s = &b->script->steps[i];
-        const struct atsi_unit *u = &p->units[atsi_program_unit_of(p, s->op)];
         struct atsi_expert_times times;
         uint32_t n_used;
-        if (!s->by_token || p->ops[s->op].kind != ATSI_OP_EXPERTS || u->router_unit == router) continue;
-        router = u->router_unit;
+        if (!s->by_token || p->ops[s->op].kind != ATSI_OP_EXPERTS) continue;
+        int32_t its_router = p->units[atsi_program_unit_of(p, s->op)].router_unit;
+        if (its_router == router) continue;
+        router = its_router;
         if (!atsi_expert_times_of(b->plan, (uint32_t)router, b->units, NULL, NULL, &times, &n_used)) continue;
         atsi_divided_us(&times, &b->script->divisions[router], b->plan->resident_experts[router].hit_rate, &uneven_us);
         sum += uneven_us;
@@ -219,6 +237,7 @@ void atsi_script_cost_renew(const struct atsi_plan *plan, const struct atsi_scri
                         .beside_link = contended ? plan->contention.cpu_beside_link : 1,
                         .in_place = plan->contention.link_in_place,
                         .beside_cpu = n_tokens == 1 ? plan->contention.link_beside_cpu : 1,
+                        .unit_bytes = unit_bytes(&plan->program, &plan->program.units[0]),
                         .out = cost};
     memset(cost->splits, 0, cost->n_actions * sizeof *cost->splits);
     cost->link_bytes = 0;

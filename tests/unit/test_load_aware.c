@@ -153,17 +153,17 @@ static void the_example_is_as_documented(void **state) {
         struct made_up_machine m;
         made_up_open(&m, &model.plan, model.homes, seed * 2654435761u, seed);
         made_up_run_rounds(&m, &none, 100);
-        assert_int_equal(m.at_work.n_promoted, 30);
+        assert_int_equal(m.at_work.n_promoted, 31);
         made_up_run_rounds(&m, &load, 12);
-        assert_int_equal(m.at_work.n_promoted, 30);
+        assert_int_equal(m.at_work.n_promoted, 31);
         made_up_run_rounds(&m, &load, 18);
-        assert_in_range(m.at_work.n_promoted, 44, 48);
+        assert_in_range(m.at_work.n_promoted, 45, 49);
         made_up_run_rounds(&m, &load, 70);
-        assert_in_range(m.at_work.n_promoted, 44, 48);
+        assert_in_range(m.at_work.n_promoted, 45, 49);
         made_up_run_rounds(&m, &none, 15);
-        assert_in_range(m.at_work.n_promoted, 44, 48);
+        assert_in_range(m.at_work.n_promoted, 45, 49);
         made_up_run_rounds(&m, &none, 65); // in most runs some 20, but not where something was tried just before
-        assert_int_equal(m.at_work.n_promoted, 30);
+        assert_int_equal(m.at_work.n_promoted, 31);
         made_up_close(&m);
     }
     close_model(&model);
@@ -241,7 +241,7 @@ static const struct figure figures[] = {
      1.08},
     {"a link whose turns others have, which transfers only show by what waits for them",
      {{1.8, 1.18, 0.95, 10}, 0.1, 0.1, 1500, 0.1, 0, 0, 0, 0, 0},
-     {{1.05, 1.3, 1.1, 45}, 0.03, 0.02, 1500, 0, 0, 0.03, 0, 0, 0.5},
+     {{1.05, 1.3, 1.4, 45}, 0.03, 0.02, 1500, 0, 0, 0.03, 0, 0, 0.32},
      0.38,
      0.38,
      1.04},

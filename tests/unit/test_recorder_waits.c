@@ -137,7 +137,8 @@ static void what_is_left_is_divided_by_the_waits(void **state) {
                  {1000, 300, 800, 500, 20, 10}, // as much as other waits is the hand-overs'
                  {1000, 300, 800, 700, 20, 5},
                  {1000, -300, 500, 800, 20, 10},
-                 {1000, 0, 700, 700, 10, 10}, // there are no others
+                 {1000, 0, 700, 0, 10, 10}, // there are no others, and queued is as much as the link is slower
+                 {-1000, 0, -700, -700, 10, 10},
                  {1000, 300, 0, 0, 20, 0},
                  {-1000, 0, -1000, -1000, 20, 10},
                  {-1000, 0, -5000, -1000, 20, 10},
