@@ -226,7 +226,7 @@ static enum atsi_status take_decided(struct atsi_rescheduler *r, struct atsi_err
     if (result.took_us > r->stats.most_took_us) r->stats.most_took_us = result.took_us;
     trace_decision(r, &result, "declined: promises too little");
     log_decision(r, &result, "declined");
-    if (atsi_tuner_declined(&r->tuner)) ask_or_return(r);
+    if (atsi_tuner_declined(&r->tuner, promise_of(r, &result))) ask_or_return(r);
     return ATSI_OK;
 }
 

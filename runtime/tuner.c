@@ -281,6 +281,14 @@ static bool try_other(struct atsi_tuner *t, double most_ratio, const char *reaso
     return try_use(t, there, most_ratio * t->error[here] / t->error[there], reason);
 }
 
+// The other use was forecast so far behind that it still is whatever has become of each speed since: a forecast changes by no more than the
+// speed that has changed the most, this one and that of what is at work.
+static bool is_far_behind(const struct atsi_tuner *t, enum atsi_link_use use) {
+    const struct atsi_scales *then = &t->behind_at[use];
+    double change = 1 + fmax(atsi_scales_deviation(then, &t->now), atsi_scales_deviation(&t->now, then));
+    return t->behind[use] > near * change * change;
+}
+
 static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
     for (uint32_t i = 0; i < t->n_results; i++)
         if (are_alike(t, &t->results[i].wish, wish)) return true;
@@ -332,7 +340,8 @@ static bool next_of_changed_speeds(struct atsi_tuner *t) {
     t->n_left[use] = 0;
     if (same_left && !was_tried(t, &same) && !are_alike(t, &same, &t->home))
         return ask(t, &same, &t->now, least_promise(t), t->change);
-    return t->n_left[other(use)] > 0 ? try_other(t, least_promise(t), "trial") : settle(t);
+    bool other_left = t->n_left[other(use)] > 0 && !is_far_behind(t, other(use));
+    return other_left ? try_other(t, least_promise(t), "trial") : settle(t);
 }
 
 static bool next_trial(struct atsi_tuner *t) {
@@ -363,7 +372,11 @@ static bool end_trial(struct atsi_tuner *t, double median_us) {
     return t->follows && has_changed_since(t) ? settle(t) : next_trial(t);
 }
 
-bool atsi_tuner_declined(struct atsi_tuner *t) {
+bool atsi_tuner_declined(struct atsi_tuner *t, double promised) {
+    if (t->wish.use != t->at_work.use) {
+        t->behind[t->wish.use] = promised;
+        t->behind_at[t->wish.use] = t->now;
+    }
     if (!t->has_home) t->n_left[t->wish.use] = 0;
     t->wish = t->at_work;
     t->asked = false;

@@ -93,6 +93,9 @@ struct atsi_tuner {
     double luck;                      // of the rounds before the trials, as a part of what they took
     double promised;                  // by the forecasts, what is on trial takes of what was at work before; 0: unknown
     double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
+    // What was forecast of a use, by what was at work, when it was declined, and at which speeds; 0: not yet
+    double behind[ATSI_LINK_USES];
+    struct atsi_scales behind_at[ATSI_LINK_USES];
     struct atsi_tuner_memory memory[ATSI_TUNER_MEMORY];
     // Rounds: in all; since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials
     // ended; without a trial of the other use; that speeds have been steady; in a row whose last few are off.
@@ -114,8 +117,9 @@ struct atsi_tuner {
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
 // Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
-// What was asked for is not taken over, its forecast being over most_ratio. Returns true when another decision is due: for t->wish.
-bool atsi_tuner_declined(struct atsi_tuner *t);
+// What was asked for is not taken over, its forecast being over most_ratio. `promised`: as below. Returns true when another decision is due: for
+// t->wish.
+bool atsi_tuner_declined(struct atsi_tuner *t, double promised);
 // What was asked for last is at work from the coming round on. `use`: that of the wish, but for the first assignment of all, whose use is free.
 // `promised`: its forecast by that of what was at work before, at the speeds of now; 0: unknown.
 void atsi_tuner_begun(struct atsi_tuner *t, enum atsi_link_use use, double promised);

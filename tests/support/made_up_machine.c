@@ -232,7 +232,7 @@ static bool forecast(struct made_up_machine *m) {
     if (m->has_next) return false;
     tell(m, "declined", &m->next, next_us, at_work_us);
     forget(&m->next);
-    return atsi_tuner_declined(&m->tuner);
+    return atsi_tuner_declined(&m->tuner, next_us / at_work_us);
 }
 
 // What is kept returns at once.

@@ -27,7 +27,7 @@ static double promise_of(const struct machine *m, const struct atsi_tuner *t) {
 // What was asked for, or what is asked for instead of what promises too little, is taken over. False when nothing is.
 static bool answer(struct atsi_tuner *t, const struct machine *m) {
     while (promise_of(m, t) > t->most_ratio)
-        if (!atsi_tuner_declined(t)) return false;
+        if (!atsi_tuner_declined(t, promise_of(m, t))) return false;
     atsi_tuner_begun(t, t->wish.use, promise_of(m, t));
     return true;
 }
@@ -124,11 +124,11 @@ static void changes_count_from_what_was_better(void **state) {
 }
 
 // n rounds of us; how often something is asked for, all of which is declined.
-static uint32_t decline_all(struct atsi_tuner *t, double us, const struct atsi_scales *scales, int n) {
+static uint32_t decline_all(struct atsi_tuner *t, double us, const struct atsi_scales *scales, double promised, int n) {
     uint32_t n_asked = 0;
     for (int i = 0; i < n; i++) {
         bool due = atsi_tuner_record(t, us, scales);
-        for (; due; n_asked++) due = atsi_tuner_declined(t);
+        for (; due; n_asked++) due = atsi_tuner_declined(t, promised);
     }
     return n_asked;
 }
@@ -139,10 +139,21 @@ static void what_was_in_vain_is_remembered(void **state) {
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
     struct atsi_tuner t;
     settle(&t, &m, 60);
-    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2, 1, 1, 0}, 60), 2); // the use at work, the other
+    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2, 1, 1, 0}, 1, 60), 2); // the use at work, the other
     assert_true(atsi_tuner_is_settled(&t) && t.at_work.scales.cpu == 1 && t.most_ratio < 1);
-    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2.1, 1, 1, 0}, 200), 0);
-    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2.6, 1, 1, 0}, 60), 2);
+    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2.1, 1, 1, 0}, 1, 200), 0);
+    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2.6, 1, 1, 0}, 1, 60), 2);
+}
+
+// What is forecast twice as long is asked for again when speeds have changed by so much that it may no longer be.
+static void what_is_far_behind_is_left_alone(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 60);
+    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){1.5, 1, 1, 0}, 2, 60), 2);
+    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2, 1, 1, 0}, 2, 60), 1); // 2 > 1.08 * (2 / 1.5)^2
+    assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){3, 1, 1, 0}, 2, 60), 2);
 }
 
 // Decided for the new speed a round takes longer than promised: the assignment before comes back, and what is decided for half of the
@@ -167,7 +178,7 @@ static void speeds_that_lengthen_no_round_change_nothing(void **state) {
     struct atsi_tuner t;
     settle(&t, &m, 60);
     m.times_us[ATSI_LINK_SHARES] = 33; // under epsilon
-    assert_int_equal(decline_all(&t, 33, &(struct atsi_scales){1.1, 1.5, 1.3, 200}, 300), 0);
+    assert_int_equal(decline_all(&t, 33, &(struct atsi_scales){1.1, 1.5, 1.3, 200}, 1, 300), 0);
 }
 
 // Single rounds of three times the usual, and speeds recorded from a handful of stalled items.
@@ -211,14 +222,14 @@ static void the_error_of_a_forecast_is_learned(void **state) {
         if (is_near)
             atsi_tuner_begun(&t, ATSI_LINK_SHARES, 1);
         else
-            assert_false(atsi_tuner_declined(&t));
+            assert_false(atsi_tuner_declined(&t, 1));
         for (int i = 0; i < 60; i++)
             if (atsi_tuner_record(&t, t.at_work.use == ATSI_LINK_SHARES ? 36 : 30, &scales))
                 atsi_tuner_begun(&t, t.wish.use, 1 / 1.2);
         assert_true(t.at_work.use == ATSI_LINK_STREAMS && atsi_tuner_is_settled(&t));
         scales.cpu = 2;
         while (!atsi_tuner_record(&t, 60, &scales)) assert_true(t.n_rounds < 200);
-        while (t.wish.use == ATSI_LINK_STREAMS) assert_true(atsi_tuner_declined(&t));
+        while (t.wish.use == ATSI_LINK_STREAMS) assert_true(atsi_tuner_declined(&t, 1));
         assert_true(is_near ? t.most_ratio < 0.85 : t.most_ratio > 0.9);
     }
 }
@@ -264,7 +275,7 @@ static void what_is_overdue_is_declined_once(void **state) {
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
     struct atsi_tuner t;
     settle(&t, &m, 60);
-    assert_int_equal(decline_all(&t, 30, &m.scales, ATSI_TUNER_LONGEST), 1);
+    assert_int_equal(decline_all(&t, 30, &m.scales, 1, ATSI_TUNER_LONGEST), 1);
 }
 
 // When a load has gone what is at home returns, though what is decided for the speeds of now promises as much.
@@ -301,7 +312,7 @@ static void a_change_during_a_trial_is_seen(void **state) {
     assert_true(run(&t, &m, 60, 1).last.scales.cpu == 1.5);
     m = (struct machine){{90, 50}, 1, {2, 1, 1, 0}, 0.9};
     while (!atsi_tuner_record(&t, 50, &m.scales)) assert_true(t.n_rounds < 200);
-    while (t.wish.scales.cpu != 2) assert_true(atsi_tuner_declined(&t));
+    while (t.wish.scales.cpu != 2) assert_true(atsi_tuner_declined(&t, 1));
     atsi_tuner_begun(&t, t.wish.use, 0.9);
     m = (struct machine){{90, 70}, 1, {2, 1, 2, 0}, 0.9};
     while (!atsi_tuner_record(&t, 70, &m.scales)) assert_true(t.n_rounds < 60);
@@ -318,7 +329,7 @@ static void what_is_seldom_of_use_is_seldom_looked_at(void **state) {
     settle(&t, &m, 60);
     for (int i = 0; i < 40; i++) {
         double link = 1 / pow(1.2, i % 4);
-        n[i >= 20] += decline_all(&t, 30, &(struct atsi_scales){1, 1, link, 0}, 30);
+        n[i >= 20] += decline_all(&t, 30, &(struct atsi_scales){1, 1, link, 0}, 1, 30);
     }
     assert_true(n[0] > 0 && n[0] + n[1] < 12);
 }
@@ -376,7 +387,7 @@ static void a_great_promise_has_to_show(void **state) {
         settle(&t, &m, 120);
         for (int i = 0; i < 80; i++) {
             if (!atsi_tuner_record(&t, 40 + 6 * (i % 3), &loaded)) continue;
-            while (t.wish.use == ATSI_LINK_STREAMS && t.asked) atsi_tuner_declined(&t);
+            while (t.wish.use == ATSI_LINK_STREAMS && t.asked) atsi_tuner_declined(&t, 1);
             if (t.asked) atsi_tuner_begun(&t, t.wish.use, isfinite(t.most_ratio) ? (great ? 0.6 : 0.9) : 1);
         }
         assert_true(t.at_work.scales.cpu == (great ? 1 : 2));
@@ -480,6 +491,7 @@ int main(void) {
         cmocka_unit_test(what_was_better_by_the_plan_stays),
         cmocka_unit_test(changes_count_from_what_was_better),
         cmocka_unit_test(what_was_in_vain_is_remembered),
+        cmocka_unit_test(what_is_far_behind_is_left_alone),
         cmocka_unit_test(speeds_that_lengthen_no_round_change_nothing),
         cmocka_unit_test(stalls_change_nothing),
         cmocka_unit_test(noise_asks_for_more),
