@@ -51,7 +51,7 @@ static enum atsi_status read_sources(const cJSON *root, struct atsi_device_profi
     size_t size;
     ATSI_TRY(atsi_json_get_array(root, "sources", &list, err));
     FILE *stream = open_memstream(&p->sources, &size);
-    if (!stream) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!stream) return atsi_out_of_memory(err);
     bool good = true;
     cJSON_ArrayForEach(item, list) {
         char line[1024];
@@ -62,7 +62,7 @@ static enum atsi_status read_sources(const cJSON *root, struct atsi_device_profi
             fprintf(stream, "%s\n", line);
         }
     }
-    if (fclose(stream) != 0) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (fclose(stream) != 0) return atsi_out_of_memory(err);
     return good ? ATSI_OK : atsi_fail(err, ATSI_BAD_INPUT, "sources: not a list of strings");
 }
 
@@ -128,7 +128,7 @@ static enum atsi_status read_points(const cJSON *item, struct atsi_profile_cost 
     if (n > ATSI_PROFILE_MAX_POINTS)
         return atsi_fail(err, ATSI_BAD_INPUT, "points: %d, at most %d are read", n, ATSI_PROFILE_MAX_POINTS);
     cost->points = calloc((size_t)n + 1, sizeof *cost->points);
-    if (!cost->points) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!cost->points) return atsi_out_of_memory(err);
     cJSON_ArrayForEach(point, list) {
         struct atsi_profile_point *p = &cost->points[cost->n_points++];
         if (atsi_json_get_double(point, "bytes", 0, most_work, &p->bytes, err) ||
@@ -188,7 +188,7 @@ static enum atsi_status read_costs(const cJSON *root, struct atsi_device_profile
     if (n > ATSI_PROFILE_MAX_COSTS)
         return atsi_fail(err, ATSI_BAD_INPUT, "costs: %d, at most %d are read", n, ATSI_PROFILE_MAX_COSTS);
     p->costs = calloc((size_t)n + 1, sizeof *p->costs);
-    if (!p->costs) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!p->costs) return atsi_out_of_memory(err);
     cJSON_ArrayForEach(item, list) {
         if (read_cost(item, &p->costs[p->n_costs++], err) != ATSI_OK)
             return atsi_fail_prefix(err, "costs[%u]", p->n_costs - 1);

@@ -10,8 +10,6 @@
 #include "formats/base/le.h"
 #include "formats/gguf_internal.h"
 
-static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
-
 // ---- parts -------------------------------------------------------------------------------------------------------
 
 static void close_part(struct gguf_part *part) {
@@ -43,7 +41,7 @@ static enum atsi_status parse_part(struct gguf_part *part, uint32_t index, struc
 static enum atsi_status open_part(struct gguf_part *part, const char *path, uint32_t index, struct atsi_error *err) {
     ATSI_TRY(atsi_map_open(&part->map, path, err));
     part->path = strdup(path);
-    if (!part->path) return out_of_memory(err);
+    if (!part->path) return atsi_out_of_memory(err);
     part->data = part->map.data;
     part->size_bytes = part->map.size_bytes;
     return parse_part(part, index, err);
@@ -146,7 +144,7 @@ static enum atsi_status check_same_model(const struct gguf_part *first, const st
 static enum atsi_status open_set_part(struct gguf_part *part, const char *path, const struct split_name *name,
                                       uint32_t index, struct atsi_error *err) {
     char *own_path = part_path(path, name, index);
-    if (!own_path) return out_of_memory(err);
+    if (!own_path) return atsi_out_of_memory(err);
     enum atsi_status status;
     if (access(own_path, F_OK) != 0)
         status = atsi_fail(err, ATSI_BAD_INPUT, "%s is missing: expected all %u parts of the split model side by side",
@@ -175,7 +173,7 @@ static enum atsi_status open_set(struct atsi_gguf *gguf, const char *path, const
     close_part(&gguf->parts[0]);
     for (uint32_t i = 0; i < name.count; i++) { // n_parts grows as files open: a hostile count allocates nothing
         struct gguf_part *parts = realloc(gguf->parts, (i + 1) * sizeof *parts);
-        if (!parts) return out_of_memory(err);
+        if (!parts) return atsi_out_of_memory(err);
         gguf->parts = parts;
         gguf->parts[i] = (struct gguf_part){0};
         gguf->n_parts = i + 1;
@@ -214,7 +212,7 @@ static enum atsi_status index_tensors(struct atsi_gguf *gguf, struct atsi_error 
     for (uint32_t p = 0; p < gguf->n_parts; p++) gguf->n_tensors += gguf->parts[p].n_tensors;
     gguf->tensors = malloc((gguf->n_tensors + 1) * sizeof *gguf->tensors);
     gguf->by_name = malloc((gguf->n_tensors + 1) * sizeof *gguf->by_name);
-    if (!gguf->tensors || !gguf->by_name) return out_of_memory(err);
+    if (!gguf->tensors || !gguf->by_name) return atsi_out_of_memory(err);
     uint64_t n = 0;
     for (uint32_t p = 0; p < gguf->n_parts; p++)
         for (uint64_t i = 0; i < gguf->parts[p].n_tensors; i++, n++)
@@ -241,9 +239,9 @@ static enum atsi_status finish_open(struct atsi_gguf *gguf, const char *path, bo
 
 static enum atsi_status new_reader(struct atsi_gguf **out, struct atsi_error *err) {
     *out = calloc(1, sizeof **out);
-    if (!*out) return out_of_memory(err);
+    if (!*out) return atsi_out_of_memory(err);
     (*out)->parts = calloc(1, sizeof *(*out)->parts);
-    if (!(*out)->parts) return out_of_memory(err);
+    if (!(*out)->parts) return atsi_out_of_memory(err);
     (*out)->n_parts = 1;
     return ATSI_OK;
 }
@@ -257,7 +255,7 @@ static enum atsi_status open_any(struct atsi_gguf **out, const char *path, const
         return finish_open(*out, path, false, err);
     }
     part->path = strdup(path);
-    if (!part->path) return out_of_memory(err);
+    if (!part->path) return atsi_out_of_memory(err);
     part->data = data;
     part->size_bytes = size_bytes;
     ATSI_TRY(parse_part(part, 0, err));

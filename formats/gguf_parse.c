@@ -70,8 +70,6 @@ static enum atsi_status check_count(const struct cursor *c, const char *things, 
                      things, offset, n, left(c), left(c) / min_bytes);
 }
 
-static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
-
 // ---- header ------------------------------------------------------------------------------------------------------
 
 static enum atsi_status check_version(uint32_t version, struct atsi_error *err) {
@@ -168,7 +166,7 @@ int atsi_gguf_compare_kv(const void *a, const void *b) {
 
 static enum atsi_status sort_keys(struct gguf_part *part, struct atsi_error *err) {
     part->kv_by_key = malloc((part->n_kv + 1) * sizeof *part->kv_by_key);
-    if (!part->kv_by_key) return out_of_memory(err);
+    if (!part->kv_by_key) return atsi_out_of_memory(err);
     for (uint64_t i = 0; i < part->n_kv; i++) part->kv_by_key[i] = &part->kv[i];
     qsort(part->kv_by_key, part->n_kv, sizeof *part->kv_by_key, atsi_gguf_compare_kv);
     for (uint64_t i = 1; i < part->n_kv; i++) {
@@ -184,7 +182,7 @@ static enum atsi_status sort_keys(struct gguf_part *part, struct atsi_error *err
 
 static enum atsi_status parse_metadata(struct cursor *c, struct gguf_part *part, struct atsi_error *err) {
     part->kv = calloc(part->n_kv + 1, sizeof *part->kv);
-    if (!part->kv) return out_of_memory(err);
+    if (!part->kv) return atsi_out_of_memory(err);
     for (uint64_t i = 0; i < part->n_kv; i++) ATSI_TRY(parse_kv(c, &part->kv[i], i, err));
     return sort_keys(part, err);
 }
@@ -294,7 +292,7 @@ static enum atsi_status parse_tensors(struct cursor *c, struct gguf_part *part, 
     ATSI_TRY(check_count(c, "tensors", part->n_tensors, MIN_TENSOR_BYTES, 8, err));
     ATSI_TRY(read_alignment(part, &alignment, err));
     part->tensors = calloc(part->n_tensors + 1, sizeof *part->tensors);
-    if (!part->tensors) return out_of_memory(err);
+    if (!part->tensors) return atsi_out_of_memory(err);
     for (uint64_t i = 0; i < part->n_tensors; i++) {
         part->tensors[i].part = part_index;
         ATSI_TRY(parse_tensor(c, &part->tensors[i], i, err));
@@ -312,7 +310,7 @@ static int compare_places(const void *a, const void *b) {
 // The end of the last tensor goes to *end_offset.
 static enum atsi_status check_overlaps(const struct gguf_part *part, uint64_t *end_offset, struct atsi_error *err) {
     const struct atsi_gguf_tensor **order = malloc((part->n_tensors + 1) * sizeof *order);
-    if (!order) return out_of_memory(err);
+    if (!order) return atsi_out_of_memory(err);
     for (uint64_t i = 0; i < part->n_tensors; i++) order[i] = &part->tensors[i];
     qsort(order, part->n_tensors, sizeof *order, compare_places);
     enum atsi_status status = ATSI_OK;

@@ -215,7 +215,7 @@ static enum atsi_status prepare(const struct atsi_gguf *gguf, const char *key, u
                          "%s: key \"%s\" at offset %" PRIu64 ": expected %" PRIu64 " elements, found %" PRIu64,
                          gguf->parts[0].path, key, atsi_gguf_find(gguf, key)->file_offset, n_expected, array->n);
     *out = calloc(array->n + 1, elem_bytes); // array->n is bounded by the file's size
-    return *out ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+    return *out ? ATSI_OK : atsi_out_of_memory(err);
 }
 
 enum atsi_status atsi_gguf_ints(const struct atsi_gguf *gguf, const char *key, uint64_t n_expected, int64_t **out,

@@ -7,8 +7,6 @@
 #include "formats/base/grow.h"
 #include "formats/plan_format.h"
 
-static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
-
 uint32_t atsi_plan_n_planes(enum atsi_dtype dtype) {
     switch (dtype) {
     case ATSI_F16:
@@ -55,12 +53,12 @@ struct plan_encoder {
 
 enum atsi_status atsi_plan_encoder_new(struct plan_encoder **out, struct atsi_error *err) {
     struct plan_encoder *encoder = *out = calloc(1, sizeof *encoder);
-    if (!encoder) return out_of_memory(err);
+    if (!encoder) return atsi_out_of_memory(err);
     encoder->frame_cap = ZSTD_compressBound(ATSI_PLAN_FRAME_BYTES);
     encoder->context = ZSTD_createCCtx();
     encoder->planes = malloc(ATSI_PLAN_FRAME_BYTES);
     encoder->frame = malloc(encoder->frame_cap);
-    return encoder->context && encoder->planes && encoder->frame ? ATSI_OK : out_of_memory(err);
+    return encoder->context && encoder->planes && encoder->frame ? ATSI_OK : atsi_out_of_memory(err);
 }
 
 void atsi_plan_encoder_free(struct plan_encoder *encoder) {
@@ -98,7 +96,7 @@ struct frame_list {
 
 static enum atsi_status add_frame(struct frame_list *list, const struct atsi_plan_frame *frame,
                                   struct atsi_error *err) {
-    if (!atsi_grow((void **)&list->frames, list->n_frames, &list->cap, sizeof *frame)) return out_of_memory(err);
+    if (!atsi_grow((void **)&list->frames, list->n_frames, &list->cap, sizeof *frame)) return atsi_out_of_memory(err);
     list->frames[list->n_frames++] = *frame;
     return ATSI_OK;
 }
@@ -145,10 +143,10 @@ struct atsi_plan_unpacker {
 
 enum atsi_status atsi_plan_unpacker_new(struct atsi_plan_unpacker **out, struct atsi_error *err) {
     struct atsi_plan_unpacker *unpacker = *out = calloc(1, sizeof *unpacker);
-    if (!unpacker) return out_of_memory(err);
+    if (!unpacker) return atsi_out_of_memory(err);
     unpacker->context = ZSTD_createDCtx();
     unpacker->scratch = malloc(ATSI_PLAN_FRAME_BYTES);
-    return unpacker->context && unpacker->scratch ? ATSI_OK : out_of_memory(err);
+    return unpacker->context && unpacker->scratch ? ATSI_OK : atsi_out_of_memory(err);
 }
 
 void atsi_plan_unpacker_free(struct atsi_plan_unpacker *unpacker) {

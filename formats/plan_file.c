@@ -22,8 +22,6 @@ struct atsi_plan_file {
     struct atsi_plan_blob **by_name; // sorted
 };
 
-static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
-
 // ---- header ------------------------------------------------------------------------------------------------------
 
 static bool is_power_of_two(uint64_t v) { return v && !(v & (v - 1)); }
@@ -134,7 +132,7 @@ static enum atsi_status read_manifest(struct atsi_plan_file *file, struct atsi_e
                          "manifest at offset %" PRIu64 ": expected one zstd frame of %" PRIu64 " bytes, found another",
                          r->offset, r->raw_bytes);
     file->manifest = malloc(r->raw_bytes + 1);
-    if (!file->manifest) return out_of_memory(err);
+    if (!file->manifest) return atsi_out_of_memory(err);
     size_t n = ZSTD_decompress(file->manifest, r->raw_bytes, stored, n_stored);
     if (ZSTD_isError(n)) return atsi_fail(err, ATSI_BAD_INPUT, "manifest: %s", ZSTD_getErrorName(n));
     file->manifest[n] = 0;
@@ -204,7 +202,7 @@ static int compare_names(const void *a, const void *b) {
 static enum atsi_status index_names(struct atsi_plan_file *file, struct atsi_error *err) {
     uint32_t n = file->header.n_blobs;
     file->by_name = malloc(((size_t)n + 1) * sizeof *file->by_name);
-    if (!file->by_name) return out_of_memory(err);
+    if (!file->by_name) return atsi_out_of_memory(err);
     for (uint32_t i = 0; i < n; i++) file->by_name[i] = &file->blobs[i];
     qsort(file->by_name, n, sizeof *file->by_name, compare_names);
     for (uint32_t i = 1; i < n; i++)
@@ -223,7 +221,7 @@ static enum atsi_status read_index(struct atsi_plan_file *file, struct atsi_erro
                          " bytes for %u",
                          PLAN_RECORD_BYTES, ATSI_MAX_TENSORS, r->stored_bytes, n);
     file->blobs = calloc((size_t)n + 1, sizeof *file->blobs);
-    if (!file->blobs) return out_of_memory(err);
+    if (!file->blobs) return atsi_out_of_memory(err);
     uint64_t end_offset = 0; // records stand in file order, so overlaps show at neighbours
     for (uint32_t i = 0; i < n; i++) {
         struct atsi_plan_blob *b = &file->blobs[i];
@@ -252,9 +250,9 @@ static enum atsi_status check_file(struct atsi_plan_file *file, struct atsi_erro
 static enum atsi_status open_any(struct atsi_plan_file **out, const char *path, const void *data, uint64_t size_bytes,
                                  struct atsi_error *err) {
     struct atsi_plan_file *file = *out = calloc(1, sizeof *file);
-    if (!file) return out_of_memory(err);
+    if (!file) return atsi_out_of_memory(err);
     file->path = strdup(path);
-    if (!file->path) return out_of_memory(err);
+    if (!file->path) return atsi_out_of_memory(err);
     if (!data) {
         ATSI_TRY(atsi_map_open(&file->map, path, err));
         data = file->map.data;

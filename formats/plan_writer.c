@@ -36,8 +36,6 @@ struct atsi_plan_writer {
     uint64_t raw_bytes; // appended so far
 };
 
-static enum atsi_status out_of_memory(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
-
 static enum atsi_status misused(struct atsi_error *err, const char *what) {
     return atsi_fail(err, ATSI_FAILED, "cannot write the plan: %s", what);
 }
@@ -63,13 +61,13 @@ static enum atsi_status start(struct atsi_plan_writer *w, const char *path,
     ATSI_TRY(atsi_hasher_new(&w->hasher, err));
     w->frame = malloc(ATSI_PLAN_FRAME_BYTES);
     w->end_offset = PLAN_HEADER_BYTES;
-    return w->frame ? atsi_new_file_create(&w->file, path, err) : out_of_memory(err);
+    return w->frame ? atsi_new_file_create(&w->file, path, err) : atsi_out_of_memory(err);
 }
 
 enum atsi_status atsi_plan_writer_create(struct atsi_plan_writer **out, const char *path,
                                          const struct atsi_plan_writer_options *options, struct atsi_error *err) {
     *out = calloc(1, sizeof **out);
-    if (!*out) return out_of_memory(err);
+    if (!*out) return atsi_out_of_memory(err);
     enum atsi_status status = start(*out, path, options, err);
     if (status != ATSI_OK) {
         atsi_plan_writer_free(*out);
@@ -98,7 +96,8 @@ const struct atsi_plan_blob *atsi_plan_writer_blob(const struct atsi_plan_writer
 
 static enum atsi_status reserve_blob(struct atsi_plan_writer *w, struct atsi_error *err) {
     if (w->n_blobs == ATSI_MAX_TENSORS) return misused(err, "too many tensors");
-    return atsi_grow((void **)&w->blobs, w->n_blobs, &w->blobs_cap, sizeof *w->blobs) ? ATSI_OK : out_of_memory(err);
+    return atsi_grow((void **)&w->blobs, w->n_blobs, &w->blobs_cap, sizeof *w->blobs) ? ATSI_OK
+                                                                                      : atsi_out_of_memory(err);
 }
 
 // Fills blobs[n_blobs] with what is known before the bytes are.
@@ -244,7 +243,7 @@ static enum atsi_status store_part(struct atsi_plan_writer *w, enum plan_part pa
 static enum atsi_status store_index(struct atsi_plan_writer *w, struct space *space, struct atsi_error *err) {
     size_t size = (size_t)w->n_blobs * PLAN_RECORD_BYTES;
     uint8_t *records = malloc(size + 1);
-    if (!records) return out_of_memory(err);
+    if (!records) return atsi_out_of_memory(err);
     for (uint32_t i = 0; i < w->n_blobs; i++)
         atsi_plan_record_encode(&w->blobs[i], records + (size_t)i * PLAN_RECORD_BYTES);
     enum atsi_status status =
@@ -265,7 +264,7 @@ static enum atsi_status compress_manifest(struct atsi_str manifest, struct atsi_
     }
     ZSTD_freeCCtx(context);
     *packed = (struct atsi_str){out, n};
-    if (!n) return out_of_memory(err);
+    if (!n) return atsi_out_of_memory(err);
     return ZSTD_isError(n) ? atsi_fail(err, ATSI_FAILED, "cannot compress the manifest: %s", ZSTD_getErrorName(n))
                            : ATSI_OK;
 }

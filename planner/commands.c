@@ -90,7 +90,7 @@ static enum atsi_status check_outputs(const struct making *m, const char *plan_p
 static enum atsi_status choose_output(struct making *m, struct atsi_error *err) {
     m->output_path =
         m->options->output_path ? strdup(m->options->output_path) : atsi_output_name(m->options->input_path);
-    if (!m->output_path) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!m->output_path) return atsi_out_of_memory(err);
     bool writes = m->options->output_path || !only_looks(m->options);
     return check_outputs(m, writes ? m->output_path : NULL, err);
 }

@@ -42,7 +42,7 @@ static enum atsi_status set_chat(const struct atsi_gguf *gguf, struct atsi_plan 
     snprintf(plan->chat_format, sizeof plan->chat_format, "%s", atsi_chat_format_detect(text));
     if (!is_utf8_text(text)) return ATSI_OK;
     plan->chat_template = strndup(text.data, text.size);
-    return plan->chat_template ? ATSI_OK : atsi_fail(err, ATSI_FAILED, "out of memory");
+    return plan->chat_template ? ATSI_OK : atsi_out_of_memory(err);
 }
 
 static enum atsi_status set_notes(struct atsi_plan *plan, const char *command, struct atsi_error *err) {
@@ -53,7 +53,7 @@ static enum atsi_status set_notes(struct atsi_plan *plan, const char *command, s
     atsi_escape(line, sizeof line, command, strlen(command));
     if (asprintf(&plan->notes, "atsi-plan %s\nmade %s\ncommand %s", ATSI_VERSION, when, line) >= 0) return ATSI_OK;
     plan->notes = NULL;
-    return atsi_fail(err, ATSI_FAILED, "out of memory");
+    return atsi_out_of_memory(err);
 }
 
 static enum atsi_status set_limits(struct atsi_plan *plan, const struct atsi_lowered *lowered,

@@ -345,7 +345,7 @@ enum atsi_status atsi_explain(FILE *out, const struct atsi_plan *plan, const str
     ATSI_TRY(compare(plan, profile, options, &e.baselines, err));
     ATSI_TRY(with_one_gib_more(plan, profile, options, &e.more, err));
     e.prices = calloc(plan->program.n_units, sizeof *e.prices);
-    if (!e.prices) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!e.prices) return atsi_out_of_memory(err);
     atsi_objective_units(&placement->objective, plan, placement->streamed, e.prices);
     enum atsi_status status = json ? print_json(out, &e, err) : ATSI_OK;
     if (!json) print_text(out, &e, profile);

@@ -39,7 +39,7 @@ static char *join_arguments(int argc, char **argv) {
 static enum atsi_status make(const struct atsi_plan_options *options, int argc, char **argv,
                              const struct atsi_console *console, struct atsi_error *err) {
     char *command_line = join_arguments(argc, argv);
-    if (!command_line) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!command_line) return atsi_out_of_memory(err);
     enum atsi_status status = atsi_command_make(options, command_line, console, err);
     free(command_line);
     return status;

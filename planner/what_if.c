@@ -31,7 +31,7 @@ static enum atsi_status borrow_plan(const struct atsi_plan *from, struct atsi_pl
     to->program.buffers = copy_of(p->buffers, p->n_buffers, sizeof *p->buffers);
     if (to->program.units && to->program.buffers) return ATSI_OK;
     return_plan(to);
-    return atsi_fail(err, ATSI_FAILED, "out of memory");
+    return atsi_out_of_memory(err);
 }
 
 static bool nothing_waits(const struct atsi_plan *plan, const struct atsi_budget *budget) {

@@ -65,7 +65,7 @@ void atsi_cache_unlock(int lock) {
 
 enum atsi_status atsi_cache_write(const char *path, const void *data, uint64_t size_bytes, struct atsi_error *err) {
     char *folders = strdup(path);
-    enum atsi_status status = folders ? make_folders(folders, err) : atsi_fail(err, ATSI_FAILED, "out of memory");
+    enum atsi_status status = folders ? make_folders(folders, err) : atsi_out_of_memory(err);
     free(folders);
     return status == ATSI_OK ? atsi_write_file(path, data, size_bytes, err) : status;
 }

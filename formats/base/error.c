@@ -23,6 +23,8 @@ enum atsi_status(atsi_fail)(struct atsi_error *err, enum atsi_status status, con
     return status;
 }
 
+enum atsi_status(atsi_out_of_memory)(struct atsi_error *err) { return atsi_fail(err, ATSI_FAILED, "out of memory"); }
+
 enum atsi_status(atsi_fail_prefix)(struct atsi_error *err, const char *format, ...) {
     if (!err) return ATSI_FAILED;
     char prefix[256], joined[sizeof err->text + sizeof prefix + 2];

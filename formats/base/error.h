@@ -24,6 +24,8 @@ struct atsi_error {
 enum atsi_status atsi_fail(struct atsi_error *err, enum atsi_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+enum atsi_status atsi_out_of_memory(struct atsi_error *err); // ATSI_FAILED, where there is no more to say
+
 // Puts "prefix: " in front of the recorded message (typically a file name). Returns err's status, ATSI_FAILED when NULL.
 enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -32,6 +34,7 @@ enum atsi_status atsi_fail_prefix(struct atsi_error *err, const char *format, ..
 // The analyzer looks at one file at a time: this tells it that a recorded failure never returns ATSI_OK.
 #define atsi_fail(err, status, ...) (atsi_fail(err, status, __VA_ARGS__), (status))
 #define atsi_fail_prefix(err, ...)  (atsi_fail_prefix(err, __VA_ARGS__), ATSI_FAILED)
+#define atsi_out_of_memory(err)     (atsi_out_of_memory(err), ATSI_FAILED)
 #endif
 
 // Hands a failure on: `ATSI_TRY(f(x, err));`

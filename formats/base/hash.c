@@ -9,7 +9,7 @@ uint64_t atsi_hash(const void *data, uint64_t size_bytes) { return XXH3_64bits(d
 
 enum atsi_status atsi_hasher_new(struct atsi_hasher **out, struct atsi_error *err) {
     *out = (struct atsi_hasher *)XXH3_createState();
-    if (!*out) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!*out) return atsi_out_of_memory(err);
     atsi_hasher_reset(*out);
     return ATSI_OK;
 }

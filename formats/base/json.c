@@ -179,7 +179,7 @@ static enum atsi_status check_keys(const cJSON *object, struct atsi_error *err) 
     for (const cJSON *child = object->child; child; child = child->next) n++;
     if (n < 2) return ATSI_OK;
     const char **keys = malloc(n * sizeof *keys);
-    if (!keys) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!keys) return atsi_out_of_memory(err);
     n = 0;
     for (const cJSON *child = object->child; child; child = child->next) keys[n++] = child->string;
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -221,7 +221,7 @@ static enum atsi_status annotate(cJSON *item, const char *text, size_t size, siz
 static enum atsi_status parse_terminated(const char *text, size_t size, cJSON **out, struct atsi_error *err) {
     ATSI_TRY(scan_text(text, size, err));
     cJSON *tree = cJSON_ParseWithLengthOpts(text, size, NULL, 0);
-    if (!tree) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!tree) return atsi_out_of_memory(err);
     size_t at = 0;
     enum atsi_status status = annotate(tree, text, size, &at, err);
     if (status == ATSI_OK)
@@ -234,7 +234,7 @@ static enum atsi_status parse_terminated(const char *text, size_t size, cJSON **
 enum atsi_status atsi_json_parse(const char *text, size_t size, cJSON **out, struct atsi_error *err) {
     *out = NULL;
     char *copy = malloc(size + 1); // terminated: the token scan above may look one byte past the last number
-    if (!copy) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!copy) return atsi_out_of_memory(err);
     if (size) memcpy(copy, text, size); // an empty file that is mapped stands nowhere
     copy[size] = 0;
     enum atsi_status status = parse_terminated(copy, size, out, err);
@@ -255,7 +255,7 @@ static enum atsi_status read_all(FILE *file, size_t size_max, char **text, size_
         if (!grown) free(bytes);
         bytes = grown;
     }
-    if (!bytes) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!bytes) return atsi_out_of_memory(err);
     *text = bytes;
     *size = used;
     if (ferror(file)) return atsi_fail(err, ATSI_BAD_INPUT, "%s", strerror(errno));

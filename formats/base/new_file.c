@@ -83,7 +83,7 @@ static enum atsi_status take_temp_name(struct atsi_new_file *file, struct atsi_e
     for (int try = 0; try < MAX_TRIES; try++) {
         char *temp_path;
         if (asprintf(&temp_path, "%.*s.tmp%d-%d", kept_size, file->path, (int)getpid(), try) < 0)
-            return atsi_fail(err, ATSI_FAILED, "out of memory");
+            return atsi_out_of_memory(err);
         if (!unnamed) file->fd = open(temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (unnamed ? link_unnamed(file->fd, temp_path) : file->fd >= 0) {
             file->temp_path = temp_path;
@@ -126,7 +126,7 @@ enum atsi_status atsi_new_file_write(struct atsi_new_file *file, const void *dat
 // The rename is on the disk only when the folder is. Some file systems cannot flush a folder; they say EINVAL.
 static enum atsi_status sync_folder(const char *path, struct atsi_error *err) {
     char *copy = strdup(path);
-    if (!copy) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!copy) return atsi_out_of_memory(err);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(copy);
     bool failed = fd < 0 || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP);

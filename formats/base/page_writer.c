@@ -33,7 +33,7 @@ static enum atsi_status skip_to(struct atsi_page_writer *w, struct atsi_new_file
 enum atsi_status atsi_page_writer_append(struct atsi_page_writer *w, struct atsi_new_file *file, const void *data,
                                          uint64_t size_bytes, uint64_t offset, struct atsi_error *err) {
     const uint8_t *p = data;
-    if (!w->page && !(w->page = malloc(PAGE_BYTES))) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!w->page && !(w->page = malloc(PAGE_BYTES))) return atsi_out_of_memory(err);
     ATSI_TRY(skip_to(w, file, offset, err));
     while (size_bytes) {
         uint64_t room = PAGE_BYTES - (w->offset + w->n_bytes) % PAGE_BYTES, n = size_bytes < room ? size_bytes : room;

@@ -32,7 +32,7 @@ enum atsi_status atsi_instance_units(const cJSON *tree, size_t unit_bytes, atsi_
     if (n < 1 || n > ATSI_INSTANCE_UNITS_MAX)
         return atsi_fail(err, ATSI_BAD_INPUT, "%d units; there must be 1 to %d", n, ATSI_INSTANCE_UNITS_MAX);
     *units = calloc((size_t)n, unit_bytes);
-    if (!*units) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!*units) return atsi_out_of_memory(err);
     *n_units = (size_t)n;
     cJSON_ArrayForEach(item, array) {
         if (read(item, i, (char *)*units + i * unit_bytes, err) != ATSI_OK)

@@ -39,7 +39,7 @@ enum atsi_status atsi_pretokenizer_open(const struct atsi_tokenizer_tables *tabl
                                         struct atsi_error *err) {
     *out = NULL;
     struct atsi_pretokenizer *p = calloc(1, sizeof *p);
-    if (!p) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!p) return atsi_out_of_memory(err);
     enum atsi_status status = ATSI_OK;
     const char *pattern = tables->patterns;
     for (uint32_t i = 0; i < tables->header->n_patterns && i < MAX_PATTERNS && status == ATSI_OK; i++) {

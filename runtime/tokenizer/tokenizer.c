@@ -27,7 +27,7 @@ enum atsi_status atsi_tokenizer_open(struct atsi_tokenizer **out, const void *ta
                                      struct atsi_error *err) {
     *out = NULL;
     struct atsi_tokenizer *t = calloc(1, sizeof *t);
-    if (!t) return atsi_fail(err, ATSI_FAILED, "out of memory");
+    if (!t) return atsi_out_of_memory(err);
     enum atsi_status status = atsi_tokenizer_tables_open(tables, size, &t->tables, err);
     if (status == ATSI_OK && t->tables.header->algorithm == ATSI_TOKENS_BPE)
         status = atsi_pretokenizer_open(&t->tables, &t->pretokenizer, err);
