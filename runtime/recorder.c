@@ -137,8 +137,8 @@ static void note_handovers(struct atsi_recorder *r, const struct atsi_recorder_r
     r->scales.handover_us = fmax(0, kept_us + handover_weight * left_us / round->n_handovers);
 }
 
-// Where no other wait tells them from hand-overs: whoever has its turns between the transfers has some in the middle of them, too, and slows them
-// down from their beginning to their end. So they wait for no more than that.
+// Where no other wait tells them from hand-overs: whoever has its turns between the transfers has some in the middle of them, too, and
+// slows them down from their beginning to their end. So they wait for no more than that.
 static bool may_queue_longer(const struct atsi_recorder *r, const struct atsi_recorder_round *round) {
     return round->n_waits > round->n_transfer_waits || r->queued < r->link;
 }

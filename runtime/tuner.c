@@ -18,8 +18,7 @@ static const double kept_part = 0.25;
 static const double clear_gain = 0.95, clearly_worse = 1.15;
 // What is at home was the fastest in many rounds: a trial of a few in which it is no slower than this says no other.
 static const double proven = 1.02;
-// A decision for all of a change may turn out worse than its forecast where one for half of it does not. What has been declined needs no
-// second look.
+// A decision for all of a change may turn out worse than its forecast where one for half of it does not.
 enum {
     enough_in_vain = 2
 };

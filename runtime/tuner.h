@@ -117,8 +117,8 @@ struct atsi_tuner {
 void atsi_tuner_start(struct atsi_tuner *t, const struct atsi_tuner_params *params);
 // Takes the time of a decode round and the speeds recorded so far. Returns true when a decision is due: for t->wish.
 bool atsi_tuner_record(struct atsi_tuner *t, double round_us, const struct atsi_scales *scales);
-// What was asked for is not taken over, its forecast being over most_ratio. `promised`: as below. Returns true when another decision is due: for
-// t->wish.
+// What was asked for is not taken over, its forecast being over most_ratio. `promised`: as below. Returns true when another decision is
+// due: for t->wish.
 bool atsi_tuner_declined(struct atsi_tuner *t, double promised);
 // What was asked for last is at work from the coming round on. `use`: that of the wish, but for the first assignment of all, whose use is free.
 // `promised`: its forecast by that of what was at work before, at the speeds of now; 0: unknown.

@@ -31,9 +31,9 @@ void open_marks(struct cuda_device *d) {
     d->mark_calls.wait = (decltype(d->mark_calls.wait))cuda_driver_call("cuStreamWaitValue32", 12000);
 }
 
-static enum atsi_status check_call(CUresult result, const char *what, struct atsi_error *err) {
-    return result == CUDA_SUCCESS ? ATSI_OK
-                                  : atsi_fail(err, ATSI_FAILED, "CUDA: %s failed: error %d", what, (int)result);
+// The runtime numbers errors as the driver does.
+static enum atsi_status check_call(struct cuda_device *d, CUresult result, const char *what, struct atsi_error *err) {
+    return cuda_check(d, (cudaError_t)result, what, err);
 }
 
 enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int32_t *base_dev, int32_t offset,
@@ -44,7 +44,8 @@ enum atsi_status cuda_post_mark(struct atsi_stream *s, void *word_dev, const int
     ATSI_TRY(cuda_healthy(d, err));
     if (is_plain(s, base_dev)) {
         ATSI_TRY(cuda_flush(s, err)); // the write comes behind all of it, and its memory
-        return check_call(d->mark_calls.write(((struct cuda_stream *)s)->handle, (CUdeviceptr)word_dev,
+        return check_call(d,
+                          d->mark_calls.write(((struct cuda_stream *)s)->handle, (CUdeviceptr)word_dev,
                                               (cuuint32_t)offset, CU_STREAM_WRITE_VALUE_DEFAULT),
                           "posting a mark", err);
     }
@@ -72,7 +73,8 @@ enum atsi_status cuda_await_mark(struct atsi_stream *s, const void *word_dev, co
     ATSI_TRY(cuda_flush(s, err));
     if (host_may_write(d->acts.data)) d->acts.data = NULL;
     if (is_plain(s, base_dev))
-        return check_call(d->mark_calls.wait(((struct cuda_stream *)s)->handle, (CUdeviceptr)word_dev,
+        return check_call(d,
+                          d->mark_calls.wait(((struct cuda_stream *)s)->handle, (CUdeviceptr)word_dev,
                                              (cuuint32_t)offset,
                                              CU_STREAM_WAIT_VALUE_GEQ), // as atsi_mark_reached
                           "waiting for a mark", err);

@@ -158,6 +158,35 @@ static void what_is_left_is_divided_by_the_waits(void **state) {
     }
 }
 
+// Where there are no other waits, transfers wait for their turn up to as much as the link itself is slower, and only then.
+static void without_other_waits_a_queue_follows_the_link(void **state) {
+    (void)state;
+    for (int slower = 0; slower < 2; slower++) {
+        struct atsi_recorder recorder;
+        struct atsi_recorder_round round = seen_round(&recorder, 10, 10);
+        recorder.link = slower ? 2.5 : 1.5;
+        round.took.round_us += 1000;
+        round.took.waits_us += 1000;
+        round.took.transfer_waits_us += 1000;
+        atsi_recorder_note_round(&recorder, &round);
+        assert_float_equal(recorder.queued, slower ? 2.01 : 2, 1e-9);
+        assert_float_equal(recorder.scales.handover_us, slower ? 100 : 101.5, 1e-9);
+    }
+}
+
+// Hand-overs that make the round no longer are forgotten, but not in a round that took longer still.
+static void hand_overs_are_forgotten_in_rounds_that_are_explained(void **state) {
+    (void)state;
+    for (int longer = 0; longer < 2; longer++) {
+        struct atsi_recorder recorder;
+        struct atsi_recorder_round round = seen_round(&recorder, 20, 10);
+        round.prompt_us = round.expected.round_us;
+        round.took.round_us += longer;
+        atsi_recorder_note_round(&recorder, &round);
+        assert_float_equal(recorder.scales.handover_us, longer ? 100 + 0.06 / 40 : 94, 1e-9);
+    }
+}
+
 static void nothing_is_noted_of_rounds_that_say_nothing(void **state) {
     (void)state;
     for (int k = 0; k < 3; k++) {
@@ -274,6 +303,8 @@ int main(void) {
         cmocka_unit_test(waits_are_forecast_with_the_round),
         cmocka_unit_test(rounds_are_explained),
         cmocka_unit_test(what_is_left_is_divided_by_the_waits),
+        cmocka_unit_test(without_other_waits_a_queue_follows_the_link),
+        cmocka_unit_test(hand_overs_are_forgotten_in_rounds_that_are_explained),
         cmocka_unit_test(nothing_is_noted_of_rounds_that_say_nothing),
         cmocka_unit_test(a_queue_has_bounds),
         cmocka_unit_test(a_queue_that_nothing_stands_in_is_forgotten),

@@ -145,6 +145,19 @@ static void what_was_in_vain_is_remembered(void **state) {
     assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2.6, 1, 1, 0}, 1, 60), 2);
 }
 
+// A load that is recorded little by little is asked for again, but not at once.
+static void what_was_declined_is_left_alone_for_a_while(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 60);
+    uint32_t n_asked = 0;
+    for (int i = 0; i < 60 && n_asked == 0; i++) n_asked = decline_all(&t, 38, &(struct atsi_scales){2, 1, 1, 0}, 1, 1);
+    assert_int_equal(n_asked, 2);
+    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2.2, 1, 1, 0}, 1, 2 * ATSI_TUNER_SECOND - 1), 0);
+    assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2.2, 1, 1, 0}, 1, 16), 2);
+}
+
 // What is forecast twice as long is asked for again when speeds have changed by so much that it may no longer be.
 static void what_is_far_behind_is_left_alone(void **state) {
     (void)state;
@@ -152,8 +165,8 @@ static void what_is_far_behind_is_left_alone(void **state) {
     struct atsi_tuner t;
     settle(&t, &m, 60);
     assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){1.5, 1, 1, 0}, 2, 60), 2);
-    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2, 1, 1, 0}, 2, 60), 1); // 2 > 1.08 * (2 / 1.5)^2
-    assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){3, 1, 1, 0}, 2, 60), 2);
+    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2, 1, 1, 0}, 2, 60), 1);   // 2 > 1.08 * (2 / 1.5)^2
+    assert_int_equal(decline_all(&t, 54, &(struct atsi_scales){2.4, 1, 1, 0}, 2, 60), 2); // 2 < 1.08 * (2.4 / 1.5)^2
 }
 
 // Decided for the new speed a round takes longer than promised: the assignment before comes back, and what is decided for half of the
@@ -491,6 +504,7 @@ int main(void) {
         cmocka_unit_test(what_was_better_by_the_plan_stays),
         cmocka_unit_test(changes_count_from_what_was_better),
         cmocka_unit_test(what_was_in_vain_is_remembered),
+        cmocka_unit_test(what_was_declined_is_left_alone_for_a_while),
         cmocka_unit_test(what_is_far_behind_is_left_alone),
         cmocka_unit_test(speeds_that_lengthen_no_round_change_nothing),
         cmocka_unit_test(stalls_change_nothing),
