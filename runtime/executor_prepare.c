@@ -4,16 +4,7 @@
 #include <string.h>
 
 #include "runtime/executor_internal.h"
-
-enum {
-    MAX_TENSORS = 4 // big ones of a unit
-};
-
-// A tensor of a prefetched unit.
-struct placed_tensor {
-    uint32_t tensor;
-    uint64_t offset; // in what the unit has of the region
-};
+#include "runtime/temp_ring.h"
 
 // What is needed only while a round is prepared.
 struct preparation {
@@ -28,8 +19,8 @@ struct preparation {
     struct atsi_transfer_unit *units;   // [n_units] the prefetched ones
     struct atsi_transfer_piece *pieces; // of all of them, one behind the other
     uint32_t n_pieces;
-    struct placed_tensor *placed; // [n_units * MAX_TENSORS]
-    uint32_t *n_placed;           // [n_units]
+    struct atsi_travelling_tensor *placed; // [n_units * ATSI_TRAVELLING_TENSORS]
+    uint32_t *n_placed;                    // [n_units]
 };
 
 static void free_preparation(struct preparation *q) {
@@ -45,7 +36,7 @@ static void free_preparation(struct preparation *q) {
 
 // A piece a tensor, and of experts as many as there may be gaps between those that are resident.
 static size_t count_pieces_max(const struct atsi_program *p) {
-    size_t n = (size_t)p->n_units * MAX_TENSORS;
+    size_t n = (size_t)p->n_units * ATSI_TRAVELLING_TENSORS;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == ATSI_OP_EXPERTS) n += p->ops[i].u.experts.n_experts;
     return n;
@@ -59,7 +50,7 @@ static enum atsi_status begin(struct preparation *q, const struct atsi_assignmen
     q->tensors = calloc(q->x->p->n_tensors + 1, sizeof *q->tensors);
     q->units = calloc(n, sizeof *q->units);
     q->pieces = calloc(count_pieces_max(q->x->p), sizeof *q->pieces);
-    q->placed = calloc(n * MAX_TENSORS, sizeof *q->placed);
+    q->placed = calloc(n * ATSI_TRAVELLING_TENSORS, sizeof *q->placed);
     q->n_placed = calloc(n, sizeof *q->n_placed);
     q->out = calloc(1, sizeof *q->out);
     bool complete = q->backends && q->promoted && q->prefetched && q->tensors && q->units && q->pieces && q->placed &&
@@ -111,19 +102,8 @@ static enum atsi_status place_states_once(struct preparation *q, struct atsi_err
 
 // ---- where promoted units find their weights ----------------------------------------------------------------------
 
-// The big tensors of a unit, each once. Returns their number, at most MAX_TENSORS.
-static uint32_t list_big_tensors(const struct atsi_program *p, const struct atsi_unit *u,
-                                 struct placed_tensor *tensors) {
-    uint32_t n = 0, cursor = 0, t;
-    while (atsi_unit_next_big_tensor(p, u, &cursor, &t)) {
-        bool listed = false;
-        for (uint32_t j = 0; j < n; j++) listed |= tensors[j].tensor == t;
-        if (!listed && n < MAX_TENSORS) tensors[n++].tensor = t;
-    }
-    return n;
-}
-
-static void add_piece(struct preparation *q, const struct placed_tensor *placed, uint64_t begin, uint64_t bytes) {
+static void add_piece(struct preparation *q, const struct atsi_travelling_tensor *placed, uint64_t begin,
+                      uint64_t bytes) {
     const char *host = q->x->sides[ATSI_CPU].tensors[placed->tensor];
     q->pieces[q->n_pieces++] = (struct atsi_transfer_piece){.host = host + begin,
                                                             .bytes = bytes,
@@ -142,7 +122,7 @@ static const int32_t *resident_slots(const struct preparation *q, uint32_t i_uni
 }
 
 // Runs of consecutive experts that are not resident.
-static void add_absent(struct preparation *q, uint32_t i_unit, const struct placed_tensor *placed,
+static void add_absent(struct preparation *q, uint32_t i_unit, const struct atsi_travelling_tensor *placed,
                        const int32_t *slots) {
     const struct atsi_program *p = q->x->p;
     uint32_t n = atsi_unit_experts_op(p, &p->units[i_unit])->u.experts.n_experts;
@@ -155,14 +135,12 @@ static void add_absent(struct preparation *q, uint32_t i_unit, const struct plac
 
 static void list_transfer(struct preparation *q, uint32_t k, uint32_t i_unit) {
     const struct atsi_program *p = q->x->p;
-    struct placed_tensor *placed = &q->placed[k * MAX_TENSORS];
+    struct atsi_travelling_tensor *placed = &q->placed[k * ATSI_TRAVELLING_TENSORS];
     uint32_t first_piece = q->n_pieces;
-    uint64_t bytes = 0;
-    q->n_placed[k] = list_big_tensors(p, &p->units[i_unit], placed);
+    uint64_t bytes;
+    q->n_placed[k] = atsi_temp_ring_list(p, &p->units[i_unit], placed, &bytes);
     for (uint32_t i = 0; i < q->n_placed[k]; i++) {
         const int32_t *slots = resident_slots(q, i_unit, placed[i].tensor);
-        placed[i].offset = bytes;
-        bytes += atsi_aligned(p->tensors[placed[i].tensor].size_bytes);
         if (slots)
             add_absent(q, i_unit, &placed[i], slots);
         else
@@ -179,7 +157,7 @@ static enum atsi_status plan_transfers(struct preparation *q, struct atsi_error 
     ATSI_TRY(atsi_transfers_plan(q->x->transfers, q->units, n, &q->out->transfers, err));
     for (uint32_t k = 0; k < n; k++)
         for (uint32_t i = 0; i < q->n_placed[k]; i++) {
-            const struct placed_tensor *placed = &q->placed[k * MAX_TENSORS + i];
+            const struct atsi_travelling_tensor *placed = &q->placed[k * ATSI_TRAVELLING_TENSORS + i];
             q->tensors[placed->tensor] = atsi_transfer_plan_address(q->out->transfers, k) + placed->offset;
         }
     return ATSI_OK;

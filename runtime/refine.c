@@ -21,7 +21,7 @@ struct trial {
     // Scratch, [n_units] each.
     enum atsi_backend *backends;
     bool *prefetched, *nothing;
-    uint64_t *bytes; // of those, one behind the other, as slots and waits_for
+    uint64_t *bytes; // of those that are prefetched, one behind the other, as slots and waits_for
     struct atsi_temp_slot *slots;
     uint32_t *waits_for;
 };
@@ -62,11 +62,12 @@ static enum atsi_status begin_trial(struct trial *t, const struct atsi_refinemen
 static enum atsi_status list_ring(struct trial *t, const bool *promoted, struct atsi_ring_waits *ring,
                                   struct atsi_error *err) {
     const struct atsi_plan *plan = t->of->plan;
+    struct atsi_travelling_tensor travelling[ATSI_TRAVELLING_TENSORS];
     uint32_t n = 0;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         t->backends[u] = promoted[u] ? ATSI_GPU : t->of->homes[u];
         t->prefetched[u] = promoted[u] && !atsi_unit_runs_in_place(&plan->program.units[u], 1);
-        if (t->prefetched[u]) t->bytes[n++] = t->of->units[u].size_bytes;
+        if (t->prefetched[u]) atsi_temp_ring_list(&plan->program, &plan->program.units[u], travelling, &t->bytes[n++]);
     }
     ATSI_TRY(atsi_temp_ring_plan(t->bytes, n, plan->limits.temp_bytes, t->slots, err));
     for (uint32_t i = 0; i < n; i++) t->waits_for[i] = t->slots[i].waits_for;

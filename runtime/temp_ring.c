@@ -1,6 +1,22 @@
 #include "runtime/temp_ring.h"
 
-#include "formats/program.h"
+static bool is_listed(const struct atsi_travelling_tensor *tensors, uint32_t n, uint32_t tensor) {
+    for (uint32_t i = 0; i < n; i++)
+        if (tensors[i].tensor == tensor) return true;
+    return false;
+}
+
+uint32_t atsi_temp_ring_list(const struct atsi_program *p, const struct atsi_unit *u,
+                             struct atsi_travelling_tensor tensors[ATSI_TRAVELLING_TENSORS], uint64_t *bytes) {
+    uint32_t n = 0, cursor = 0, t;
+    *bytes = 0;
+    while (n < ATSI_TRAVELLING_TENSORS && atsi_unit_next_big_tensor(p, u, &cursor, &t)) {
+        if (is_listed(tensors, n, t)) continue;
+        tensors[n++] = (struct atsi_travelling_tensor){t, *bytes};
+        *bytes += atsi_aligned(p->tensors[t].size_bytes);
+    }
+    return n;
+}
 
 static bool overlap(const struct atsi_temp_slot *a, const struct atsi_temp_slot *b) {
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;

@@ -61,6 +61,12 @@ static void schedule(struct round *r) {
     atsi_scheduler_free(scheduler);
 }
 
+// Norms and biases, which count for what a unit weighs and stay where they are.
+static void add_small_tensors(struct atsi_program *p, uint64_t *random) {
+    for (uint32_t u = 0; u < p->n_units; u++)
+        p->units[u].weight_bytes += test_next(random) % 2 ? test_next(random) % ATSI_SMALL_TENSOR_BYTES : 0;
+}
+
 // Some units are resident, some cannot travel.
 static void open_round(struct round *r, uint64_t seed) {
     uint64_t random = seed;
@@ -71,6 +77,7 @@ static void open_round(struct round *r, uint64_t seed) {
     invent_times(r, &random);
     r->scales = (struct atsi_scales){draw(&random, 0.8, 2), draw(&random, 0.8, 2), draw(&random, 0.8, 2),
                                      seed % 2 ? 0 : draw(&random, 0, 100)};
+    add_small_tensors(&r->plan.program, &random);
     uint64_t largest = 0;
     for (uint32_t u = 0; u < r->n_units; u++)
         if (atsi_unit_is_promotable(&r->plan.program.units[u]) && r->plan.program.units[u].weight_bytes > largest)
@@ -87,6 +94,13 @@ static void open_round(struct round *r, uint64_t seed) {
     schedule(r);
 }
 
+static uint64_t copied_bytes(const struct atsi_program *p, const struct atsi_unit *u) {
+    uint64_t bytes = 0;
+    for (uint32_t cursor = 0, t; atsi_unit_next_big_tensor(p, u, &cursor, &t);)
+        bytes += p->tensors[t].size_bytes; // one a unit
+    return bytes;
+}
+
 static double time_of(const struct round *r, const bool *promoted) {
     enum atsi_backend backends[N_UNITS_MAX];
     uint64_t bytes[N_UNITS_MAX] = {0};
@@ -96,7 +110,7 @@ static double time_of(const struct round *r, const bool *promoted) {
     struct atsi_script_cost cost;
     for (uint32_t u = 0; u < r->n_units; u++) {
         backends[u] = promoted[u] ? ATSI_GPU : r->homes[u];
-        if (promoted[u]) bytes[n++] = r->plan.program.units[u].weight_bytes;
+        if (promoted[u]) bytes[n++] = copied_bytes(&r->plan.program, &r->plan.program.units[u]);
     }
     assert_int_equal(atsi_temp_ring_plan(bytes, n, r->plan.limits.temp_bytes, slots, NULL), ATSI_OK);
     for (uint32_t i = 0; i < n; i++) waits_for[i] = slots[i].waits_for;
