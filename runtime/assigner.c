@@ -50,7 +50,7 @@ static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job
     double best_us = INFINITY;
     for (int use = ATSI_LINK_USES - 1; use >= 0; use--) { // streams take the longest to decide
         ATSI_TRY(decide(a, job, (enum atsi_link_use)use, out, forecast_us, err));
-        if (*forecast_us >= best_us) continue;
+        if (*forecast_us > best_us) continue;
         best_us = *forecast_us;
         job->wish.use = (enum atsi_link_use)use;
     }

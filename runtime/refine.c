@@ -27,6 +27,7 @@ struct trial {
 };
 
 static void free_trial(struct trial *t) {
+    if (!t) return;
     free(t->free_units);
     free(t->backends);
     free(t->prefetched);
@@ -34,6 +35,7 @@ static void free_trial(struct trial *t) {
     free(t->bytes);
     free(t->slots);
     free(t->waits_for);
+    free(t);
 }
 
 static bool may_change(const struct atsi_refinement *r, uint32_t u) {
@@ -41,19 +43,23 @@ static bool may_change(const struct atsi_refinement *r, uint32_t u) {
            atsi_aligned(r->units[u].size_bytes) <= r->plan->limits.temp_bytes;
 }
 
-static enum atsi_status begin_trial(struct trial *t, const struct atsi_refinement *r, struct atsi_error *err) {
-    size_t n = r->plan->program.n_units;
-    *t = (struct trial){.of = r,
-                        .n_left = MOST_TRIALS,
-                        .free_units = calloc(n, sizeof *t->free_units),
-                        .backends = calloc(n, sizeof *t->backends),
-                        .prefetched = calloc(n, sizeof *t->prefetched),
-                        .nothing = calloc(n, sizeof *t->nothing),
-                        .bytes = calloc(n, sizeof *t->bytes),
-                        .slots = calloc(n, sizeof *t->slots),
-                        .waits_for = calloc(n, sizeof *t->waits_for)};
-    if (!t->free_units || !t->backends || !t->prefetched || !t->nothing || !t->bytes || !t->slots || !t->waits_for)
-        return atsi_fail(err, ATSI_FAILED, "out of memory while refining an assignment");
+static bool allocate(struct trial *t, size_t n) {
+    t->free_units = calloc(n, sizeof *t->free_units);
+    t->backends = calloc(n, sizeof *t->backends);
+    t->prefetched = calloc(n, sizeof *t->prefetched);
+    t->nothing = calloc(n, sizeof *t->nothing);
+    t->bytes = calloc(n, sizeof *t->bytes);
+    t->slots = calloc(n, sizeof *t->slots);
+    t->waits_for = calloc(n, sizeof *t->waits_for);
+    return t->free_units && t->backends && t->prefetched && t->nothing && t->bytes && t->slots && t->waits_for;
+}
+
+static enum atsi_status begin_trial(struct trial **out, const struct atsi_refinement *r, struct atsi_error *err) {
+    uint32_t n = r->plan->program.n_units;
+    struct trial *t = *out = calloc(1, sizeof *t);
+    if (!t || !allocate(t, n)) return atsi_fail(err, ATSI_FAILED, "out of memory while refining an assignment");
+    t->of = r;
+    t->n_left = MOST_TRIALS;
     for (uint32_t u = 0; u < n; u++)
         if (may_change(r, u)) t->free_units[t->n_free++] = u;
     return ATSI_OK;
@@ -138,14 +144,14 @@ static enum atsi_status choose_start(struct trial *t, bool *promoted, double *ro
 
 enum atsi_status atsi_refine(const struct atsi_refinement *r, bool *promoted, double *round_us,
                              struct atsi_error *err) {
-    struct trial t;
+    struct trial *t;
     bool better = true;
     enum atsi_status status = begin_trial(&t, r, err);
-    if (status == ATSI_OK) status = choose_start(&t, promoted, round_us, err);
-    while (better && status == ATSI_OK && t.n_left > 0) {
-        while (better && status == ATSI_OK) status = pass(&t, promoted, 0, round_us, &better, err);
-        if (status == ATSI_OK) status = pass(&t, promoted, REACH, round_us, &better, err);
+    if (status == ATSI_OK) status = choose_start(t, promoted, round_us, err);
+    while (better && status == ATSI_OK && t->n_left > 0) {
+        while (better && status == ATSI_OK) status = pass(t, promoted, 0, round_us, &better, err);
+        if (status == ATSI_OK) status = pass(t, promoted, REACH, round_us, &better, err);
     }
-    free_trial(&t);
+    free_trial(t);
     return status;
 }

@@ -280,12 +280,17 @@ static bool try_other(struct atsi_tuner *t, double most_ratio, const char *reaso
     return try_use(t, there, most_ratio * t->error[here] / t->error[there], reason);
 }
 
-// The other use was forecast so far behind that it still is whatever has become of each speed since: a forecast changes by no more than the
-// speed that has changed the most, this one and that of what is at work.
+// The other use was forecast so far behind that it still is, whatever has become of the processors and the link since: a forecast changes by no
+// more than the one that has changed the most, this one and that of what is at work. What hand-overs take may count for more, and hit rates
+// change by themselves, so it holds for as long as the former are as they were, and for some rounds only.
 static bool is_far_behind(const struct atsi_tuner *t, enum atsi_link_use use) {
-    const struct atsi_scales *then = &t->behind_at[use];
-    double change = 1 + fmax(atsi_scales_deviation(then, &t->now), atsi_scales_deviation(&t->now, then));
-    return t->behind[use] > near * change * change;
+    const struct atsi_tuner_behind *b = &t->behind[use];
+    struct atsi_scales prompt = b->speeds;
+    prompt.handover_us = t->now.handover_us;
+    bool holds = t->n_recorded - b->round <= 2 * ATSI_TUNER_PATIENCE &&
+                 atsi_scales_deviation(&b->speeds, &prompt) < t->params.epsilon / 2;
+    double change = 1 + fmax(atsi_scales_deviation(&b->speeds, &t->now), atsi_scales_deviation(&t->now, &b->speeds));
+    return holds && b->ratio > near * change * change;
 }
 
 static bool was_tried(const struct atsi_tuner *t, const struct atsi_tuner_wish *wish) {
@@ -372,10 +377,8 @@ static bool end_trial(struct atsi_tuner *t, double median_us) {
 }
 
 bool atsi_tuner_declined(struct atsi_tuner *t, double promised) {
-    if (t->wish.use != t->at_work.use) {
-        t->behind[t->wish.use] = promised;
-        t->behind_at[t->wish.use] = t->now;
-    }
+    if (t->wish.use != t->at_work.use)
+        t->behind[t->wish.use] = (struct atsi_tuner_behind){promised, t->now, t->n_recorded};
     if (!t->has_home) t->n_left[t->wish.use] = 0;
     t->wish = t->at_work;
     t->asked = false;

@@ -63,6 +63,13 @@ struct atsi_tuner_memory {
     bool tried;     // and it took longer; else nothing was promised enough to be tried
 };
 
+// What was forecast of a use by what was at work, at which speeds.
+struct atsi_tuner_behind {
+    double ratio; // 0: not yet
+    struct atsi_scales speeds;
+    uint64_t round; // n_recorded then
+};
+
 struct atsi_tuner {
     struct atsi_tuner_params params;
     // What is at work, and what is asked for.
@@ -93,9 +100,7 @@ struct atsi_tuner {
     double luck;                      // of the rounds before the trials, as a part of what they took
     double promised;                  // by the forecasts, what is on trial takes of what was at work before; 0: unknown
     double error[ATSI_LINK_USES];     // what rounds of a use take by their forecast, against each other
-    // What was forecast of a use, by what was at work, when it was declined, and at which speeds; 0: not yet
-    double behind[ATSI_LINK_USES];
-    struct atsi_scales behind_at[ATSI_LINK_USES];
+    struct atsi_tuner_behind behind[ATSI_LINK_USES]; // of each use, when it was declined last
     struct atsi_tuner_memory memory[ATSI_TUNER_MEMORY];
     // Rounds: in all; since the assignment was taken over; in a row that deviate, or are slower than the next best was; since the trials
     // ended; without a trial of the other use; that speeds have been steady; in a row whose last few are off.

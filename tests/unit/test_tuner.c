@@ -165,8 +165,12 @@ static void what_is_far_behind_is_left_alone(void **state) {
     struct atsi_tuner t;
     settle(&t, &m, 60);
     assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){1.5, 1, 1, 0}, 2, 60), 2);
-    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2, 1, 1, 0}, 2, 60), 1);   // 2 > 1.08 * (2 / 1.5)^2
-    assert_int_equal(decline_all(&t, 54, &(struct atsi_scales){2.4, 1, 1, 0}, 2, 60), 2); // 2 < 1.08 * (2.4 / 1.5)^2
+    assert_int_equal(decline_all(&t, 44, &(struct atsi_scales){2, 1, 1, 0}, 2, 60), 1);     // 2 > 1.08 * (2 / 1.5)^2
+    assert_int_equal(decline_all(&t, 54, &(struct atsi_scales){2.4, 1, 1, 0}, 2, 60), 2);   // 2 < 1.08 * (2.4 / 1.5)^2
+    assert_int_equal(decline_all(&t, 70, &(struct atsi_scales){2.4, 1, 1, 100}, 2, 60), 2); // which may count for more
+    assert_int_equal(decline_all(&t, 86, &(struct atsi_scales){2.8, 1, 1, 100}, 2, 60), 1);
+    assert_int_equal(decline_all(&t, 86, &(struct atsi_scales){2.8, 1, 1, 100}, 2, 100), 0);
+    assert_int_equal(decline_all(&t, 99, &(struct atsi_scales){3.3, 1, 1, 100}, 2, 60), 2); // long ago
 }
 
 // Decided for the new speed a round takes longer than promised: the assignment before comes back, and what is decided for half of the
