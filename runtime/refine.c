@@ -21,7 +21,8 @@ struct trial {
     // Scratch, [n_units] each.
     enum atsi_backend *backends;
     bool *prefetched, *nothing;
-    uint64_t *bytes; // of those that are prefetched, one behind the other, as slots and waits_for
+    uint64_t *unit_bytes; // what each unit has of the region
+    uint64_t *bytes;      // of those that are prefetched, one behind the other, as slots and waits_for
     struct atsi_temp_slot *slots;
     uint32_t *waits_for;
 };
@@ -32,6 +33,7 @@ static void free_trial(struct trial *t) {
     free(t->backends);
     free(t->prefetched);
     free(t->nothing);
+    free(t->unit_bytes);
     free(t->bytes);
     free(t->slots);
     free(t->waits_for);
@@ -48,10 +50,12 @@ static bool allocate(struct trial *t, size_t n) {
     t->backends = calloc(n, sizeof *t->backends);
     t->prefetched = calloc(n, sizeof *t->prefetched);
     t->nothing = calloc(n, sizeof *t->nothing);
+    t->unit_bytes = calloc(n, sizeof *t->unit_bytes);
     t->bytes = calloc(n, sizeof *t->bytes);
     t->slots = calloc(n, sizeof *t->slots);
     t->waits_for = calloc(n, sizeof *t->waits_for);
-    return t->free_units && t->backends && t->prefetched && t->nothing && t->bytes && t->slots && t->waits_for;
+    return t->free_units && t->backends && t->prefetched && t->nothing && t->unit_bytes && t->bytes && t->slots &&
+           t->waits_for;
 }
 
 static enum atsi_status begin_trial(struct trial **out, const struct atsi_refinement *r, struct atsi_error *err) {
@@ -60,20 +64,22 @@ static enum atsi_status begin_trial(struct trial **out, const struct atsi_refine
     if (!t || !allocate(t, n)) return atsi_fail(err, ATSI_FAILED, "out of memory while refining an assignment");
     t->of = r;
     t->n_left = MOST_TRIALS;
-    for (uint32_t u = 0; u < n; u++)
+    for (uint32_t u = 0; u < n; u++) {
+        struct atsi_travelling_tensor travelling[ATSI_TRAVELLING_TENSORS];
+        atsi_temp_ring_list(&r->plan->program, &r->plan->program.units[u], travelling, &t->unit_bytes[u]);
         if (may_change(r, u)) t->free_units[t->n_free++] = u;
+    }
     return ATSI_OK;
 }
 
 static enum atsi_status list_ring(struct trial *t, const bool *promoted, struct atsi_ring_waits *ring,
                                   struct atsi_error *err) {
     const struct atsi_plan *plan = t->of->plan;
-    struct atsi_travelling_tensor travelling[ATSI_TRAVELLING_TENSORS];
     uint32_t n = 0;
     for (uint32_t u = 0; u < plan->program.n_units; u++) {
         t->backends[u] = promoted[u] ? ATSI_GPU : t->of->homes[u];
         t->prefetched[u] = promoted[u] && !atsi_unit_runs_in_place(&plan->program.units[u], 1);
-        if (t->prefetched[u]) atsi_temp_ring_list(&plan->program, &plan->program.units[u], travelling, &t->bytes[n++]);
+        if (t->prefetched[u]) t->bytes[n++] = t->unit_bytes[u];
     }
     ATSI_TRY(atsi_temp_ring_plan(t->bytes, n, plan->limits.temp_bytes, t->slots, err));
     for (uint32_t i = 0; i < n; i++) t->waits_for[i] = t->slots[i].waits_for;
