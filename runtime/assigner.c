@@ -54,7 +54,7 @@ static enum atsi_status choose(struct atsi_assigner *a, struct atsi_assigner_job
         best_us = *forecast_us;
         job->wish.use = (enum atsi_link_use)use;
     }
-    bool stands = job->wish.use == 0;
+    bool stands = job->wish.use == ATSI_LINK_STREAMS;
     return stands ? ATSI_OK : decide(a, job, job->wish.use, out, forecast_us, err);
 }
 

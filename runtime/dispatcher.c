@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/base/clock.h"
 #include "runtime/refine.h"
 #include "runtime/schedule/script.h"
 #include "runtime/schedule/shares.h"
@@ -167,8 +166,6 @@ static enum atsi_status schedule(struct atsi_dispatcher *d, uint32_t n_tokens, s
         d->streamed[u] = d->homes[u] == ATSI_CPU && schedule.assignment[u] == ATSI_GPU;
     }
     d->is_warm[phase] = true;
-    d->last.scheduled_us = schedule.total_us;
-    d->last.lower_bound_us = schedule.lower_bound_us;
     return ATSI_OK;
 }
 
@@ -177,10 +174,9 @@ static enum atsi_status stream(struct atsi_dispatcher *d, uint32_t n_tokens, con
     ATSI_TRY(schedule(d, n_tokens, err));
     if (n_tokens == 1 && d->policy == ATSI_POLICY_FIFO) {
         const struct atsi_refinement refinement = {&d->plan, d->homes, d->units, scales};
-        double round_us;
         atsi_round_units(&d->plan, 1, d->plan.limits.temp_bytes, NULL, d->units);
         adapt_units(d, 1);
-        ATSI_TRY(atsi_refine(&refinement, d->streamed, &round_us, err));
+        ATSI_TRY(atsi_refine(&refinement, d->streamed, &d->last.refined_us, err));
     }
     promote(d, d->streamed, n_tokens);
     return ATSI_OK;
@@ -189,7 +185,6 @@ static enum atsi_status stream(struct atsi_dispatcher *d, uint32_t n_tokens, con
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
                                         const struct atsi_scales *scales, const struct atsi_unit_factors *factors,
                                         struct atsi_assignment *out, struct atsi_error *err) {
-    double started_us = atsi_clock_us();
     d->last = (struct atsi_decision){0};
     stay_home(d);
     if (d->scheduler) {
@@ -201,7 +196,6 @@ enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_to
     }
     *out = (struct atsi_assignment){d->backends,  d->promotions, d->gpu_share,
                                     d->divisions, n_tokens,      d->plan.resident_experts};
-    d->last.deciding_us = atsi_clock_us() - started_us;
     return ATSI_OK;
 }
 

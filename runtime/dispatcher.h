@@ -45,10 +45,10 @@ bool atsi_dispatcher_has_choice(const struct atsi_dispatcher *d);
 enum atsi_status atsi_dispatcher_decide(struct atsi_dispatcher *d, uint32_t n_tokens, enum atsi_link_use use,
                                         const struct atsi_scales *scales, const struct atsi_unit_factors *factors,
                                         struct atsi_assignment *out, struct atsi_error *err);
-// Of the last decision: the scheduler's end of the round and its lower bound (0 where units are shared), promoted and shared units, and
-// what deciding took.
+// Of the last decision: what refined streams should take at the speeds that they were decided for (0: none were refined), promoted and shared
+// units.
 struct atsi_decision {
-    double scheduled_us, lower_bound_us, deciding_us;
+    double refined_us;
     uint32_t n_promoted, n_shared;
 };
 struct atsi_decision atsi_dispatcher_last(const struct atsi_dispatcher *d);

@@ -22,8 +22,9 @@ struct atsi_generate_params {
     // Takes each generated token (never the one that ends the sequence). Returns false to stop (a stop text was met).
     bool (*on_token)(void *context, int32_t id, struct atsi_error *err, enum atsi_status *status);
     void *context;
-    struct atsi_lookup *
-        lookup; // the session's text so far; goes on with the prompt and what is generated; n_most below atsi_session_most_checked. NULL: nothing is guessed
+    // The session's text so far; goes on with the prompt and what is generated. n_most is below atsi_session_most_checked. NULL: nothing
+    // is guessed.
+    struct atsi_lookup *lookup;
 };
 
 struct atsi_generate_result {

@@ -40,9 +40,11 @@ static void free_trial(struct trial *t) {
     free(t);
 }
 
-static bool may_change(const struct atsi_refinement *r, uint32_t u) {
-    return r->homes[u] == ATSI_CPU && atsi_unit_is_promotable(&r->plan->program.units[u]) &&
-           atsi_aligned(r->units[u].size_bytes) <= r->plan->limits.temp_bytes;
+static bool may_change(const struct trial *t, uint32_t u) {
+    const struct atsi_plan *plan = t->of->plan;
+    bool fits = t->of->units[u].size_bytes <= plan->limits.temp_bytes &&
+                (atsi_unit_runs_in_place(&plan->program.units[u], 1) || t->unit_bytes[u] <= plan->limits.temp_bytes);
+    return t->of->homes[u] == ATSI_CPU && atsi_unit_is_promotable(&plan->program.units[u]) && fits;
 }
 
 static bool allocate(struct trial *t, size_t n) {
@@ -67,7 +69,7 @@ static enum atsi_status begin_trial(struct trial **out, const struct atsi_refine
     for (uint32_t u = 0; u < n; u++) {
         struct atsi_travelling_tensor travelling[ATSI_TRAVELLING_TENSORS];
         atsi_temp_ring_list(&r->plan->program, &r->plan->program.units[u], travelling, &t->unit_bytes[u]);
-        if (may_change(r, u)) t->free_units[t->n_free++] = u;
+        if (may_change(t, u)) t->free_units[t->n_free++] = u;
     }
     return ATSI_OK;
 }

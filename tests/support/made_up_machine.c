@@ -21,11 +21,12 @@ struct promotions {
 static struct promotions list_promotions(const struct made_up_machine *m, const struct atsi_assignment *a) {
     const struct atsi_program *p = &m->plan->program;
     struct promotions out = {.promoted = calloc(p->n_units, 1), .prefetched = calloc(p->n_units, 1)};
+    struct atsi_travelling_tensor travelling[ATSI_TRAVELLING_TENSORS];
     uint64_t *bytes = calloc(p->n_units, sizeof *bytes);
     for (uint32_t u = 0; u < p->n_units; u++) {
         out.promoted[u] = a->promotions[u] != ATSI_NOT_PROMOTED;
         out.prefetched[u] = a->promotions[u] == ATSI_PREFETCHED;
-        if (out.prefetched[u]) bytes[out.n_prefetched++] = p->units[u].weight_bytes;
+        if (out.prefetched[u]) atsi_temp_ring_list(p, &p->units[u], travelling, &bytes[out.n_prefetched++]);
     }
     struct atsi_temp_slot *slots = calloc(out.n_prefetched + 1, sizeof *slots);
     out.waits_for = calloc(out.n_prefetched + 1, sizeof *out.waits_for);

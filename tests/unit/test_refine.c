@@ -164,6 +164,20 @@ static void refined_rounds_are_no_longer(void **state) {
     }
 }
 
+// Whatever it begins with: where hand-overs are dear single changes do not lead from all to nothing.
+static void nothing_is_a_start_too(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= N_ROUNDS; seed++) {
+        struct round r;
+        bool promoted[N_UNITS_MAX], nothing[N_UNITS_MAX] = {false};
+        open_round(&r, seed);
+        r.scales.handover_us = 100 * (double)(seed % 40);
+        for (uint32_t i = 0; i < r.n_free; i++) r.scheduled[r.free_units[i]] = true;
+        assert_true(refine(&r, promoted) <= time_of(&r, nothing));
+        atsi_plan_free(&r.plan);
+    }
+}
+
 // No single unit can change sides for the better by more than what does not count, and little is left to the best of all assignments.
 static void little_is_left_to_the_best_assignment(void **state) {
     (void)state;
@@ -194,6 +208,7 @@ static void little_is_left_to_the_best_assignment(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refined_rounds_are_no_longer),
+        cmocka_unit_test(nothing_is_a_start_too),
         cmocka_unit_test(little_is_left_to_the_best_assignment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,6 +200,8 @@ static void streams_are_no_slower_than_moving_nothing(void **state) {
         assert_int_equal(result.err.status, ATSI_OK);
         assert_true(result.forecast_us > 0 && result.forecast_us <= resting_us && result.forecast_us == streaming_us);
         assert_true(streaming_us < resting_us || result.decision.n_promoted == 0);
+        // Refined with the ring, the prices and the script that rounds will have.
+        assert_float_equal(result.decision.refined_us, result.forecast_us, 1e-9 * result.forecast_us);
         n_resting += result.decision.n_promoted == 0;
         n_moving += streaming_us < resting_us;
         atsi_assigner_discard(assigner, result.prepared);

@@ -158,6 +158,18 @@ static void what_was_declined_is_left_alone_for_a_while(void **state) {
     assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){2.2, 1, 1, 0}, 1, 16), 2);
 }
 
+// Nor does what was in vain long ago make a new load wait.
+static void a_new_load_is_not_left_alone_for_longer(void **state) {
+    (void)state;
+    struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
+    struct atsi_tuner t;
+    settle(&t, &m, 60);
+    for (double cpu = 2; cpu < 3; cpu *= 1.1)
+        assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){cpu, 1, 1, 0}, 1, 160), 2);
+    assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){4, 1, 1, 0}, 1, 40), 2);
+    assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){4.4, 1, 1, 0}, 1, 60), 2);
+}
+
 // What is forecast twice as long is asked for again when speeds have changed by so much that it may no longer be.
 static void what_is_far_behind_is_left_alone(void **state) {
     (void)state;
@@ -509,6 +521,7 @@ int main(void) {
         cmocka_unit_test(changes_count_from_what_was_better),
         cmocka_unit_test(what_was_in_vain_is_remembered),
         cmocka_unit_test(what_was_declined_is_left_alone_for_a_while),
+        cmocka_unit_test(a_new_load_is_not_left_alone_for_longer),
         cmocka_unit_test(what_is_far_behind_is_left_alone),
         cmocka_unit_test(speeds_that_lengthen_no_round_change_nothing),
         cmocka_unit_test(stalls_change_nothing),
