@@ -164,8 +164,8 @@ static void a_new_load_is_not_left_alone_for_longer(void **state) {
     struct machine m = {{40, 30}, 1, {1, 1, 1, 0}, 0};
     struct atsi_tuner t;
     settle(&t, &m, 60);
-    for (double cpu = 2; cpu < 3; cpu *= 1.1)
-        assert_int_equal(decline_all(&t, 38, &(struct atsi_scales){cpu, 1, 1, 0}, 1, 160), 2);
+    struct atsi_scales load = {2, 1, 1, 0};
+    for (int i = 0; i < 5; i++, load.cpu *= 1.1) assert_int_equal(decline_all(&t, 38, &load, 1, 160), 2);
     assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){4, 1, 1, 0}, 1, 40), 2);
     assert_int_equal(decline_all(&t, 60, &(struct atsi_scales){4.4, 1, 1, 0}, 1, 60), 2);
 }
